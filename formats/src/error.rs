@@ -1,0 +1,71 @@
+//! What goes wrong when bytes are read or written, and where.
+
+use std::fmt;
+use std::io;
+
+/// The result of a fallible operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A place in a file. Prints as `train-00003.tfrecord, record 512, byte 1048576`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Position {
+    /// Path or object URL, as the caller wrote it; empty for bytes in memory.
+    pub path: String,
+    /// Record index in this file, 0-based, where it is known.
+    pub record: Option<u64>,
+    /// Bytes from the start of the file, where they are known.
+    pub offset: Option<u64>,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.path.is_empty() {
+            "bytes in memory"
+        } else {
+            &self.path
+        })?;
+        if let Some(record) = self.record {
+            write!(f, ", record {record}")?;
+        }
+        if let Some(offset) = self.offset {
+            write!(f, ", byte {offset}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What went wrong, and where.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system or a store refused.
+    #[error("{path}: could not {action}")]
+    Io {
+        /// Path or URL acted on.
+        path: String,
+        /// A verb: `open`, `read`, `write`.
+        action: &'static str,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The bytes are not what the format or a checksum says: the file is damaged, cut, or of another kind.
+    #[error("{at}: {reason}")]
+    Damaged {
+        /// Where.
+        at: Position,
+        /// What was found and what was wanted.
+        reason: String,
+    },
+    /// The bytes may be right, but this version cannot read or write them.
+    #[error("{at}: {reason}")]
+    Unsupported {
+        /// Where.
+        at: Position,
+        /// What is not supported, and what would be.
+        reason: String,
+    },
+    /// An argument, an option or a value given by the caller is wrong.
+    #[error("{0}")]
+    Invalid(String),
+}

@@ -1,0 +1,1 @@
+//! `tf.train.Example`: the wire format of records.

@@ -1,0 +1,1 @@
+//! IDX files, the format of MNIST.

@@ -1,0 +1,1 @@
+//! PNG images: encoder and decoder for small pictures.

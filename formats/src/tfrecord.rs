@@ -1,0 +1,1 @@
+//! TFRecord files.

@@ -1,0 +1,85 @@
+//! The `prep` command line: one file per subcommand.
+//!
+//! stdout is data, stderr is progress, logs and errors. Exit codes: 0 done, 1 failed or the answer is no, 2 wrong usage,
+//! 3 finished but records were skipped.
+
+mod build;
+mod cat;
+mod completions;
+mod inspect;
+mod list;
+mod load;
+mod output;
+mod show;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// How a command that did not fail ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Exit code 0.
+    Done,
+    /// Exit code 1: it worked, and the answer is no.
+    No,
+    /// Exit code 3: finished, with records skipped.
+    Skipped,
+}
+
+/// Turns raw datasets into indexed ArrayRecord shards, keeps a catalog of them, and streams batches by name.
+#[derive(Debug, Parser)]
+#[command(name = "prep", version, propagate_version = true, max_term_width = 110)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Debug, Clone, Args)]
+pub struct Global {
+    /// More about what happens, on stderr; twice for more still.
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub verbose: u8,
+    /// No progress and no notes; errors only.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Build(build::Build),
+    List(list::List),
+    Show(show::Show),
+    Cat(cat::Cat),
+    Verify(verify::Verify),
+    Inspect(inspect::Inspect),
+    Load(load::Load),
+    Completions(completions::Completions),
+}
+
+/// Runs the command of this process's arguments and gives its exit code.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let global = &cli.global;
+    let result = match &cli.command {
+        Command::Build(args) => build::run(args, global),
+        Command::List(args) => list::run(args, global),
+        Command::Show(args) => show::run(args, global),
+        Command::Cat(args) => cat::run(args, global),
+        Command::Verify(args) => verify::run(args, global),
+        Command::Inspect(args) => inspect::run(args, global),
+        Command::Load(args) => load::run(args, global),
+        Command::Completions(args) => completions::run(args, global),
+    };
+    output::finish(result)
+}

@@ -1,0 +1,54 @@
+//! What all commands share about output: usage errors, the printed chain of causes, exit codes.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use crate::cli::Outcome;
+
+/// Wrong usage that only shows after parsing: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+/// An error with advice: printed as a `hint:` line after the causes.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Hinted {
+    /// What went wrong.
+    pub(crate) message: String,
+    /// What to do.
+    pub(crate) hint: String,
+}
+
+/// Prints an error with its causes and gives the exit code. A closed pipe on stdout is success.
+pub(crate) fn finish(result: anyhow::Result<Outcome>) -> ExitCode {
+    let error = match result {
+        Ok(Outcome::Done) => return ExitCode::SUCCESS,
+        Ok(Outcome::No) => return ExitCode::from(1),
+        Ok(Outcome::Skipped) => return ExitCode::from(3),
+        Err(error) => error,
+    };
+    let closed_pipe = error.chain().any(|cause| {
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    });
+    if closed_pipe {
+        return ExitCode::SUCCESS;
+    }
+    let mut text = format!("error: {error}\n");
+    for cause in error.chain().skip(1) {
+        text += &format!("  cause: {cause}\n");
+    }
+    for cause in error.chain() {
+        if let Some(hinted) = cause.downcast_ref::<Hinted>() {
+            text += &format!("hint: {}\n", hinted.hint);
+        }
+    }
+    let _ = io::stderr().write_all(text.as_bytes());
+    ExitCode::from(if error.chain().any(|cause| cause.is::<Usage>()) {
+        2
+    } else {
+        1
+    })
+}

@@ -1,0 +1,1 @@
+//! A catalog name to seeded, sharded, prefetched, resumable batches.

@@ -1,0 +1,1 @@
+//! Fixtures, fakes and comparisons for tests.
