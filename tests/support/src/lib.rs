@@ -1,1 +1,27 @@
-//! Fixtures, fakes and comparisons for tests.
+//! Fixtures, fakes and comparisons for tests. Depends on no `prep` crate.
+//!
+//! - [`fixtures`]: where the small source archives lie, and what TFDS makes of them;
+//! - [`archive`]: archives and gzip files made or changed for a test;
+//! - [`folder`]: digests of all files of a folder, and a comparison that says what differs;
+//! - [`command`]: runs the `prep` command in a home of its own.
+
+pub mod archive;
+pub mod command;
+pub mod fixtures;
+pub mod folder;
+
+pub use command::{Prep, Run};
+pub use fixtures::{Golden, golden_path, source_folder};
+pub use folder::{assert_same_folder, folder_digest};
+pub use tempfile::TempDir;
+
+/// Makes a temporary folder that goes away when dropped.
+///
+/// # Panics
+/// If the system's temporary folder is not writable.
+pub fn temp_dir() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("prep-test-")
+        .tempdir()
+        .expect("the temporary folder is writable")
+}

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Notes what TFDS's own builders make of the archives in this folder: `tfds/NAME.json`, one file a dataset.
+
+    python3 make_tfds_golden.py
+
+Needs tensorflow-cpu, tensorflow-datasets and importlib_resources. The builder classes are TFDS's; only their download
+addresses point at a local server, and MNIST's number of examples is that of the short files. Fields of the output:
+
+    versions                         of the programs
+    files                            text of features.json, dataset_info.json and *.labels.txt
+    splits.NAME.shards[]             file name, records
+    splits.NAME.positions[]          in the order of the shards: key (the builder's, as decimal text), label(s), id, and
+                                     sha256 of the decoded pixels (C order: height, width, channel)
+    splits.NAME.png_bytes            sum of the encoded images
+    splits.NAME.instructions         split string -> [[file name, skip, take], ...] as TFDS reads it (take -1: to the end)
+"""
+import contextlib
+import functools
+import hashlib
+import http.server
+import importlib.metadata
+import json
+import os
+import tempfile
+import threading
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from array_record.python.array_record_module import ArrayRecordReader
+from tensorflow_datasets.image_classification import cifar, mnist
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+NAMES = ["cifar10", "cifar100", "mnist", "fashion_mnist", "kmnist"]
+SUBSPLITS = ["{}[:30%]", "{}[30%:]", "{}[33%:67%]", "{}[-10%:]", "{}[7:21]", "{}[:-5]", "{}[-5:]", "{}[25%:75%]", "{}[:1%]"]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@contextlib.contextmanager
+def server(folder):
+    handler = functools.partial(Quiet, directory=folder)
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{httpd.server_address[1]}"
+    httpd.shutdown()
+
+
+def redirect(url):
+    """Points the builders' addresses at `url`."""
+    for builder, folder in ((cifar.Cifar10, "cifar10"), (cifar.Cifar100, "cifar100")):
+        original = builder.__dict__["_cifar_info"].fget
+
+        def moved(self, original=original, folder=folder):
+            info = original(self)
+            return info._replace(url=f"{url}/{folder}/{os.path.basename(info.url)}")
+
+        builder._cifar_info = property(moved)
+    mnist.MNIST.URL, mnist.FashionMNIST.URL, mnist.KMNIST.URL = (f"{url}/{n}/" for n in ("mnist", "fashion_mnist", "kmnist"))
+    mnist._TRAIN_EXAMPLES, mnist._TEST_EXAMPLES = 120, 40
+
+
+def keyed(builder_class, keys):
+    """Notes the key of each example as the builder yields it, by pixels' digest and label."""
+    original = builder_class._generate_examples
+
+    def generate(self, *args, **kwargs):
+        for key, example in original(self, *args, **kwargs):
+            digest = hashlib.sha256(example["image"].tobytes()).hexdigest()
+            keys.setdefault((digest, int(example["label"])), []).append(str(key))
+            yield key, example
+
+    return original, generate
+
+
+def golden(name, out):
+    builder = tfds.builder(name, data_dir=out, file_format="array_record")
+    keys = {}
+    builder_class = type(builder)
+    original, generate = keyed(builder_class, keys)
+    builder_class._generate_examples = generate
+    builder.download_and_prepare(
+        download_config=tfds.download.DownloadConfig(
+            compute_stats=tfds.download.ComputeStatsMode.SKIP, force_checksums_validation=False
+        )
+    )
+    builder_class._generate_examples = original
+    folder = str(builder.data_path)
+    texts = sorted(f for f in os.listdir(folder) if f.endswith((".json", ".labels.txt")))
+    result = {
+        "versions": {p: importlib.metadata.version(p) for p in ("tensorflow-datasets", "tensorflow-cpu", "array_record")},
+        "version": str(builder.version),
+        "files": {f: open(os.path.join(folder, f), encoding="utf-8").read() for f in texts},
+        "splits": {},
+    }
+    for split, info in builder.info.splits.items():
+        source = builder.as_data_source(split=split)
+        positions, png_bytes = [], 0
+        for example in source:
+            pixels = example["image"]
+            digest = hashlib.sha256(pixels.tobytes()).hexdigest()
+            (key,) = keys[digest, int(example["label"])]
+            row = {"key": key, "label": int(example["label"])}
+            if "coarse_label" in example:
+                row["coarse_label"] = int(example["coarse_label"])
+            if "id" in example:
+                row["id"] = example["id"].decode() if isinstance(example["id"], bytes) else str(example["id"])
+            row["sha256"] = digest
+            positions.append(row)
+        shards = []
+        for path, length in zip(info.filenames, info.shard_lengths):
+            shards.append({"path": os.path.basename(path), "records": length})
+            reader = ArrayRecordReader(os.path.join(folder, path))
+            for record in reader.read_all():
+                feature = tf.train.Example.FromString(record).features.feature
+                png_bytes += len(feature["image"].bytes_list.value[0])
+            reader.close()
+        instructions = {}
+        for pattern in SUBSPLITS:
+            text = pattern.format(split)
+            # `as_data_source` and tf.data both follow these instructions.
+            part = builder.info.splits[text]
+            instructions[text] = [[os.path.basename(i.filename), i.skip, i.take] for i in part.file_instructions]
+        result["splits"][split] = {
+            "shards": shards,
+            "png_bytes": png_bytes,
+            "instructions": instructions,
+            "positions": positions,
+        }
+    return result
+
+
+def write_json(path, value):
+    """Indented, but with one position a line."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    rows = []
+    for line in text.split("\n"):
+        deep = line.startswith("     ") and not line.startswith("     }")
+        if deep or (rows and line.startswith("    }") and rows[-1].startswith("    {")):
+            rows[-1] += (" " if not rows[-1].endswith("{") else "") + line.strip()
+        else:
+            rows.append(line)
+    text = "\n".join(rows) + "\n"
+    assert json.loads(text) == value
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def main():
+    tfds.disable_progress_bar()
+    os.makedirs(os.path.join(HERE, "tfds"), exist_ok=True)
+    with server(HERE) as url, tempfile.TemporaryDirectory() as out:
+        redirect(url)
+        for name in NAMES:
+            write_json(os.path.join(HERE, "tfds", name + ".json"), golden(name, out))
+            print(name)
+
+
+if __name__ == "__main__":
+    main()
