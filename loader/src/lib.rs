@@ -1,1 +1,3 @@
 //! A catalog name to seeded, sharded, prefetched, resumable batches.
+
+pub mod grain_shuffle;
