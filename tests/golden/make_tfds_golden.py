@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Notes what TFDS's own builders make of the archives in this folder: `tfds/NAME.json`, one file a dataset.
 
-    python3 make_tfds_golden.py
+    python3 make_tfds_golden.py            writes them
+    python3 make_tfds_golden.py --check    builds again and compares, but writes nothing
 
 Needs tensorflow-cpu, tensorflow-datasets and importlib_resources. The builder classes are TFDS's; only their download
 addresses point at a local server, and MNIST's number of examples is that of the short files. Fields of the output:
@@ -21,6 +22,7 @@ import http.server
 import importlib.metadata
 import json
 import os
+import sys
 import tempfile
 import threading
 
@@ -133,11 +135,10 @@ def golden(name, out):
     return result
 
 
-def write_json(path, value):
-    """Indented, but with one position a line."""
-    text = json.dumps(value, indent=1, ensure_ascii=False)
+def as_text(value):
+    """Indented JSON, but with one position a line."""
     rows = []
-    for line in text.split("\n"):
+    for line in json.dumps(value, indent=1, ensure_ascii=False).split("\n"):
         deep = line.startswith("     ") and not line.startswith("     }")
         if deep or (rows and line.startswith("    }") and rows[-1].startswith("    {")):
             rows[-1] += (" " if not rows[-1].endswith("{") else "") + line.strip()
@@ -145,18 +146,28 @@ def write_json(path, value):
             rows.append(line)
     text = "\n".join(rows) + "\n"
     assert json.loads(text) == value
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    return text
 
 
 def main():
+    check = sys.argv[1:] == ["--check"]
     tfds.disable_progress_bar()
     os.makedirs(os.path.join(HERE, "tfds"), exist_ok=True)
     with server(HERE) as url, tempfile.TemporaryDirectory() as out:
         redirect(url)
         for name in NAMES:
-            write_json(os.path.join(HERE, "tfds", name + ".json"), golden(name, out))
-            print(name)
+            found, path = golden(name, out), os.path.join(HERE, "tfds", name + ".json")
+            if not check:
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(as_text(found))
+                print(f"{name}: written")
+                continue
+            with open(path, encoding="utf-8") as file:
+                wanted = json.load(file)
+            found.pop("versions"), wanted.pop("versions")
+            if found != wanted:
+                sys.exit(f"{name}: TFDS builds something else than {path} says")
+            print(f"{name}: as in the golden file")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,84 @@
+# Needs cargo (Rust 1.90 or newer), python3 (3.11 or newer), make and a C compiler; everything else is installed into target/.
+
+CARGO ?= cargo
+PYTHON ?= python3
+# Where `make install` puts the command: PREFIX/bin/prep. Empty: cargo's own folder.
+PREFIX ?=
+ROUNDS ?= 3
+
+VENV := target/venv
+BENCH_VENV := target/bench-venv
+BENCH_WORK := target/bench
+STEP := scripts/step
+
+export CARGO PYTHON
+
+.PHONY: help demo build release test test-rust test-interop test-docs test-all soak bench bench-quick fmt lint doc clean install
+.NOTPARALLEL:
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+build: ## The command and all crates, with debug checks
+	$(CARGO) build --workspace
+
+release: ## The command, optimised: target/release/prep
+	$(CARGO) build --release --package prep-jobs --bin prep
+
+install: ## Installs the command `prep` (PREFIX=/some/folder puts it into /some/folder/bin)
+	$(CARGO) install --locked --path jobs $(if $(PREFIX),--root $(PREFIX))
+
+demo: release ## Builds a dataset from the pictures in this repository, lists it, verifies it, streams batches
+	@scripts/demo
+
+test: ## Everything that needs no gigabytes: lint, documentation, Rust tests, interoperability with the Python packages
+	@$(STEP) "lint" scripts/lint
+	@$(STEP) "Rust tests" $(MAKE) --no-print-directory test-rust
+	@$(STEP) "README and other documents" $(MAKE) --no-print-directory test-docs
+	@$(STEP) "interoperability tests" $(MAKE) --no-print-directory test-interop
+	@echo "all tests passed"
+
+test-rust:
+	$(CARGO) test --quiet --workspace
+
+test-docs: release
+	scripts/check-docs
+
+test-interop: release
+	@$(STEP) "Python packages into $(VENV)" scripts/venv $(VENV) tests/interop/requirements.txt
+	PREP_BIN=$(CURDIR)/target/release/prep $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/interop
+
+test-all: test ## test, and what needs gigabytes of packages: our golden files against TFDS's builders of today
+	@$(STEP) "Python packages into $(BENCH_VENV)" scripts/venv $(BENCH_VENV) bench/requirements.txt
+	@$(STEP) "golden files against TFDS" $(BENCH_VENV)/bin/python tests/golden/make_tfds_golden.py --check
+	@$(STEP) "a short benchmark" $(MAKE) --no-print-directory bench-quick
+
+soak: ## The long variants: more rounds of random interoperability cases and of the end-to-end tests, optimised
+	@$(STEP) "Python packages into $(VENV)" scripts/venv $(VENV) tests/interop/requirements.txt
+	@$(STEP) "Rust tests, optimised, ignored ones included" $(CARGO) test --release --workspace -- --include-ignored
+	@$(STEP) "interoperability, 300 rounds" env PREP_BIN=$(CURDIR)/target/release/prep PREP_INTEROP_ROUNDS=300 \
+		$(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/interop
+	@for round in 1 2 3 4 5 6 7 8 9 10; do \
+		$(STEP) "end-to-end tests, round $$round" $(CARGO) test --release --quiet --package prep-tests || exit 1; done
+
+bench: release ## prep and its peers side by side: ROUNDS=3, about 10 minutes and 2 GB of packages
+	@$(STEP) "Python packages into $(BENCH_VENV)" scripts/venv $(BENCH_VENV) bench/requirements.txt
+	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK) \
+		--fashion "$$(bench/fashion_mnist.sh $(CURDIR)/$(BENCH_WORK))" --rounds $(ROUNDS)
+
+bench-quick: release ## The same, one round over a fifth of the data: to see that it runs, not to quote
+	@$(STEP) "Python packages into $(BENCH_VENV)" scripts/venv $(BENCH_VENV) bench/requirements.txt
+	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK)-quick \
+		--fashion "$$(bench/fashion_mnist.sh $(CURDIR)/$(BENCH_WORK))" --rounds 1 --seconds 2 --epochs 4 --batch-images 2000
+
+fmt: ## Formats all code
+	$(CARGO) fmt --all
+
+lint: ## Formatting, clippy, documentation: all without warnings
+	@scripts/lint
+
+doc: ## The API documentation: target/doc
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+clean: ## Removes everything built
+	$(CARGO) clean
