@@ -3,12 +3,14 @@
 //! - [`fixtures`]: where the small source archives lie, and what TFDS makes of them;
 //! - [`archive`]: archives and gzip files made or changed for a test;
 //! - [`folder`]: digests of all files of a folder, and a comparison that says what differs;
+//! - [`server`]: an HTTP server that misbehaves as told;
 //! - [`command`]: runs the `prep` command in a home of its own.
 
 pub mod archive;
 pub mod command;
 pub mod fixtures;
 pub mod folder;
+pub mod server;
 
 pub use command::{Prep, Run};
 pub use fixtures::{Golden, golden_path, source_folder};

@@ -1,0 +1,281 @@
+//! A small HTTP server over a folder that misbehaves on request: for tests of downloads.
+//!
+//! Answers `GET` and `HEAD` with `Content-Length`, `ETag` and byte ranges, one request a connection. Each request takes the
+//! next [`Fault`] of the script; when the script is used up, every answer is right.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// What goes wrong with one answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Nothing: the right answer.
+    None,
+    /// The connection closes after this many bytes of the body, short of the length that was announced.
+    CutAfter(usize),
+    /// This status with a short text, such as 503 or 404.
+    Status(u16),
+    /// The whole file with status 200, although a range was asked for.
+    IgnoreRange,
+    /// A web page with status 200 in place of the file.
+    WebPage,
+    /// The right length and status, but every byte from this offset of the file on is inverted.
+    Garble(usize),
+    /// The connection closes before anything is sent.
+    Close,
+}
+
+/// A request that came in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// `GET` or `HEAD`.
+    pub method: String,
+    /// Path and query.
+    pub path: String,
+    /// First byte asked for by a `Range: bytes=N-` header.
+    pub range_start: Option<u64>,
+}
+
+/// A running server; stops when dropped.
+#[derive(Debug)]
+pub struct FileServer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    folder: PathBuf,
+    script: Mutex<VecDeque<Fault>>,
+    requests: Mutex<Vec<Request>>,
+    stopped: AtomicBool,
+}
+
+impl FileServer {
+    /// Serves the files directly in `folder`, with one fault a request from `script`.
+    ///
+    /// # Panics
+    /// If no port of the loopback address is free.
+    pub fn start(folder: impl Into<PathBuf>, script: impl IntoIterator<Item = Fault>) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+        let address = listener.local_addr().expect("a listener has an address");
+        let shared = Arc::new(Shared {
+            folder: folder.into(),
+            script: Mutex::new(script.into_iter().collect()),
+            requests: Mutex::default(),
+            stopped: AtomicBool::new(false),
+        });
+        let served = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if served.stopped.load(Ordering::Acquire) {
+                    break;
+                }
+                let served = Arc::clone(&served);
+                // A client that hangs up early is its own affair.
+                std::thread::spawn(move || stream.and_then(|stream| served.answer(stream)));
+            }
+        });
+        Self {
+            address,
+            shared,
+            thread: Some(thread),
+        }
+    }
+
+    /// The address of a file: `http://127.0.0.1:PORT/NAME`.
+    pub fn url(&self, name: &str) -> String {
+        format!("http://{}/{name}", self.address)
+    }
+
+    /// The requests so far, in the order in which they came in.
+    pub fn requests(&self) -> Vec<Request> {
+        lock(&self.shared.requests).clone()
+    }
+
+    /// Faults of the script that no request has met yet.
+    pub fn faults_left(&self) -> usize {
+        lock(&self.shared.script).len()
+    }
+}
+
+impl Drop for FileServer {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        // Wakes the thread from `accept`.
+        let _ = TcpStream::connect(self.address);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
+        let Some(request) = read_request(&stream)? else {
+            return Ok(());
+        };
+        let fault = lock(&self.script).pop_front().unwrap_or(Fault::None);
+        lock(&self.requests).push(request.clone());
+        match &fault {
+            Fault::Close => return stream.shutdown(Shutdown::Both),
+            Fault::Status(status) => {
+                return send(&mut stream, &request, *status, &[], b"no luck this time\n", None);
+            }
+            Fault::WebPage => {
+                let page = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>Please sign in.</body></html>\n";
+                let html = ["Content-Type: text/html; charset=utf-8".to_owned()];
+                return send(&mut stream, &request, 200, &html, page, None);
+            }
+            _ => {}
+        }
+        let name = request
+            .path
+            .split('?')
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches('/');
+        if name.contains("..") {
+            return send(&mut stream, &request, 404, &[], b"not found\n", None);
+        }
+        let Ok(mut data) = fs::read(self.folder.join(name)) else {
+            return send(&mut stream, &request, 404, &[], b"not found\n", None);
+        };
+        let mut headers = vec![
+            "Accept-Ranges: bytes".to_owned(),
+            format!("ETag: \"{name}-{}\"", data.len()),
+        ];
+        if let Fault::Garble(offset) = fault {
+            data.iter_mut().skip(offset).for_each(|byte| *byte = !*byte);
+        }
+        let cut = match fault {
+            Fault::CutAfter(bytes) => Some(bytes),
+            _ => None,
+        };
+        match request.range_start {
+            Some(start) if fault != Fault::IgnoreRange => {
+                if start >= data.len() as u64 {
+                    headers.push(format!("Content-Range: bytes */{}", data.len()));
+                    return send(&mut stream, &request, 416, &headers, b"", None);
+                }
+                headers.push(format!(
+                    "Content-Range: bytes {start}-{}/{}",
+                    data.len() - 1,
+                    data.len()
+                ));
+                let body = &data[usize::try_from(start).expect("the file is in memory")..];
+                send(&mut stream, &request, 206, &headers, body, cut)
+            }
+            _ => send(&mut stream, &request, 200, &headers, &data, cut),
+        }
+    }
+}
+
+fn read_request(stream: &TcpStream) -> io::Result<Option<Request>> {
+    let mut lines = BufReader::new(stream).lines();
+    let Some(first) = lines.next().transpose()? else {
+        return Ok(None);
+    };
+    let mut words = first.split(' ');
+    let mut request = Request {
+        method: words.next().unwrap_or_default().to_owned(),
+        path: words.next().unwrap_or_default().to_owned(),
+        range_start: None,
+    };
+    for line in lines {
+        let line = line?;
+        if line.is_empty() {
+            return Ok(Some(request));
+        }
+        if let Some(range) = line.to_ascii_lowercase().strip_prefix("range: bytes=") {
+            request.range_start = range.split('-').next().and_then(|start| start.parse().ok());
+        }
+    }
+    Ok(None)
+}
+
+fn send(
+    stream: &mut TcpStream,
+    request: &Request,
+    status: u16,
+    headers: &[String],
+    body: &[u8],
+    cut: Option<usize>,
+) -> io::Result<()> {
+    let mut head = format!(
+        "HTTP/1.1 {status} Answer\r\nContent-Length: {}\r\nConnection: close\r\n",
+        body.len()
+    );
+    for header in headers {
+        head += &format!("{header}\r\n");
+    }
+    stream.write_all(format!("{head}\r\n").as_bytes())?;
+    if request.method != "HEAD" {
+        stream.write_all(&body[..cut.unwrap_or(body.len()).min(body.len())])?;
+    }
+    stream.flush()?;
+    stream.shutdown(Shutdown::Write)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn get(server: &FileServer, name: &str, range: Option<u64>) -> (u16, Vec<u8>) {
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        let range = range.map_or(String::new(), |start| format!("Range: bytes={start}-\r\n"));
+        write!(stream, "GET /{name} HTTP/1.1\r\nHost: localhost\r\n{range}\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
+            return (0, answer);
+        };
+        let status = String::from_utf8_lossy(&answer[9..12]).parse().unwrap();
+        (status, answer[end + 4..].to_vec())
+    }
+
+    #[test]
+    fn serves_ranges_and_follows_its_script() {
+        let folder = crate::temp_dir();
+        fs::write(folder.path().join("file"), b"0123456789").unwrap();
+        let script = [
+            Fault::None,
+            Fault::CutAfter(3),
+            Fault::None,
+            Fault::IgnoreRange,
+            Fault::Status(503),
+            Fault::Garble(8),
+            Fault::Close,
+        ];
+        let server = FileServer::start(folder.path(), script);
+        assert_eq!(get(&server, "file", None), (200, b"0123456789".to_vec()));
+        assert_eq!(get(&server, "file", None), (200, b"012".to_vec()));
+        assert_eq!(get(&server, "file", Some(3)), (206, b"3456789".to_vec()));
+        assert_eq!(get(&server, "file", Some(3)), (200, b"0123456789".to_vec()));
+        assert_eq!(get(&server, "file", None).0, 503);
+        assert_eq!(
+            get(&server, "file", None),
+            (200, [b"01234567".as_slice(), &[!b'8', !b'9']].concat())
+        );
+        assert_eq!(get(&server, "file", None), (0, Vec::new()));
+        assert_eq!(get(&server, "file", Some(10)).0, 416);
+        assert_eq!(get(&server, "other", None).0, 404);
+        assert_eq!(server.faults_left(), 0);
+        assert_eq!(server.requests()[2].range_start, Some(3));
+        assert_eq!(server.requests().len(), 9);
+    }
+}
