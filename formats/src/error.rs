@@ -69,3 +69,37 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
 }
+
+impl Error {
+    /// Bytes that are not what they should be, at a place that the caller adds with [`Error::with_position`].
+    pub(crate) fn damaged(reason: impl Into<String>) -> Self {
+        Self::Damaged {
+            at: Position::default(),
+            reason: reason.into(),
+        }
+    }
+
+    /// Something this version cannot read or write, at a place that the caller adds with [`Error::with_position`].
+    pub(crate) fn unsupported(reason: impl Into<String>) -> Self {
+        Self::Unsupported {
+            at: Position::default(),
+            reason: reason.into(),
+        }
+    }
+
+    /// Says where: fills the position of an error about bytes in memory. Errors that know a path keep their own.
+    #[must_use]
+    pub fn with_position(self, place: &Position) -> Self {
+        match self {
+            Self::Damaged { at, reason } if at.path.is_empty() => Self::Damaged {
+                at: place.clone(),
+                reason,
+            },
+            Self::Unsupported { at, reason } if at.path.is_empty() => Self::Unsupported {
+                at: place.clone(),
+                reason,
+            },
+            other => other,
+        }
+    }
+}

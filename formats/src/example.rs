@@ -1,1 +1,0 @@
-//! `tf.train.Example`: the wire format of records.

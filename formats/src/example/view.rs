@@ -1,0 +1,232 @@
+//! An example as it lies in its record: names and lists are borrowed.
+
+use crate::example::wire::{self, Entries, Field, Fields, Kind, Parts};
+use crate::{Error, Result};
+
+/// A parsed example that borrows from its record.
+///
+/// Everything has been checked when it is made, so reading the lists cannot fail. Features come in the order in which
+/// their names first appear; of a name that comes again the last one counts.
+///
+/// # Examples
+/// ```
+/// use prep_formats::example::{ExampleView, FeatureView};
+///
+/// let record = b"\x0a\x0e\x0a\x0c\x0a\x01k\x12\x07\x1a\x05\x0a\x03\x01\xac\x02";
+/// let example = ExampleView::parse(record)?;
+/// let Some(FeatureView::Int64(list)) = example.get("k") else { panic!("`k` holds integers") };
+/// assert_eq!(list.iter().collect::<Vec<i64>>(), [1, 300]);
+/// # Ok::<(), prep_formats::Error>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct ExampleView<'a> {
+    features: Vec<(&'a str, FeatureView<'a>)>,
+}
+
+/// The lists of one feature.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum FeatureView<'a> {
+    /// Byte strings.
+    Bytes(BytesList<'a>),
+    /// 64-bit integers.
+    Int64(Int64List<'a>),
+    /// 32-bit floats.
+    Float(FloatList<'a>),
+    /// A feature without a kind: how a missing value may be written.
+    None,
+}
+
+impl<'a> ExampleView<'a> {
+    /// Parses and checks a record. Costs one pass over the bytes, of which byte strings are skipped.
+    ///
+    /// # Errors
+    /// Bytes that Protocol Buffers refuse: cut short, a length beyond the end, a varint of more than ten bytes, a name that is not UTF-8.
+    pub fn parse(record: &'a [u8]) -> Result<Self> {
+        let mut features: Vec<(&'a str, FeatureView<'a>)> = Vec::new();
+        let mut sorted = true;
+        let mut entries = Entries::new(record);
+        while let Some((name, value)) = entries.next()? {
+            let name = std::str::from_utf8(name).map_err(|_| {
+                Error::damaged(format!("feature name `{}` is not UTF-8", name.escape_ascii()))
+            })?;
+            let view = FeatureView::new(value).map_err(|error| in_feature(name, error))?;
+            // Names usually ascend, so that none can have come before.
+            sorted = sorted && features.last().is_none_or(|(last, _)| *last < name);
+            let before = if sorted {
+                None
+            } else {
+                features.iter_mut().find(|(other, _)| *other == name)
+            };
+            match before {
+                Some((_, before)) => *before = view,
+                None => features.push((name, view)),
+            }
+        }
+        Ok(Self { features })
+    }
+
+    /// Names and lists.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&'a str, &FeatureView<'a>)> {
+        self.features.iter().map(|(name, view)| (*name, view))
+    }
+
+    /// How many features there are.
+    pub fn len(&self) -> usize {
+        self.features.len()
+    }
+
+    /// Whether there are no features.
+    pub fn is_empty(&self) -> bool {
+        self.features.is_empty()
+    }
+
+    /// The feature of that name, found by going through all.
+    pub fn get(&self, name: &str) -> Option<&FeatureView<'a>> {
+        self.features
+            .iter()
+            .find(|(other, _)| *other == name)
+            .map(|(_, view)| view)
+    }
+}
+
+/// Puts the name of a feature before the reason of an error.
+pub(crate) fn in_feature(name: &str, error: Error) -> Error {
+    match error {
+        Error::Damaged { at, reason } => Error::Damaged {
+            at,
+            reason: format!("feature `{name}`: {reason}"),
+        },
+        Error::Unsupported { at, reason } => Error::Unsupported {
+            at,
+            reason: format!("feature `{name}`: {reason}"),
+        },
+        Error::Invalid(reason) => Error::Invalid(format!("feature `{name}`: {reason}")),
+        other => other,
+    }
+}
+
+impl<'a> FeatureView<'a> {
+    fn new(value: Option<(Kind, Parts<'a>)>) -> Result<Self> {
+        let Some((kind, parts)) = value else {
+            return Ok(Self::None);
+        };
+        let mut len = 0;
+        for part in parts.iter() {
+            match kind {
+                Kind::Bytes => wire::each_bytes(part, |_| len += 1)?,
+                Kind::Float => wire::each_float_run(part, |run| len += run.len())?,
+                Kind::Int64 => wire::each_int64(part, |_| len += 1)?,
+            }
+        }
+        Ok(match kind {
+            Kind::Bytes => Self::Bytes(BytesList { parts, len }),
+            Kind::Float => Self::Float(FloatList { parts, len }),
+            Kind::Int64 => Self::Int64(Int64List { parts, len }),
+        })
+    }
+
+    /// How many values there are, 0 without a kind.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(list) => list.len,
+            Self::Int64(list) => list.len,
+            Self::Float(list) => list.len,
+            Self::None => 0,
+        }
+    }
+
+    /// Whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+macro_rules! list {
+    ($name:ident, $doc:literal) => {
+        #[doc = $doc]
+        #[derive(Debug, Clone)]
+        pub struct $name<'a> {
+            parts: Parts<'a>,
+            len: usize,
+        }
+
+        impl<'a> $name<'a> {
+            /// How many values there are.
+            pub fn len(&self) -> usize {
+                self.len
+            }
+
+            /// Whether there are no values.
+            pub fn is_empty(&self) -> bool {
+                self.len == 0
+            }
+        }
+    };
+}
+
+list!(BytesList, "Byte strings of a feature, borrowed.");
+list!(Int64List, "Integers of a feature, decoded as they are read.");
+list!(FloatList, "Floats of a feature, decoded as they are read.");
+
+impl<'a> BytesList<'a> {
+    /// The byte strings in order.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a, '_> {
+        self.parts.iter().flat_map(|part| {
+            let mut fields = Fields::new(part);
+            std::iter::from_fn(move || {
+                loop {
+                    match fields.next() {
+                        Ok(Some((1, Field::Bytes(bytes)))) => return Some(bytes),
+                        Ok(Some(_)) => {}
+                        // Checked when the view was made.
+                        Ok(None) | Err(_) => return None,
+                    }
+                }
+            })
+        })
+    }
+
+    /// The first byte string.
+    pub fn first(&self) -> Option<&'a [u8]> {
+        self.iter().next()
+    }
+}
+
+impl Int64List<'_> {
+    /// The integers in order.
+    pub fn iter(&self) -> impl Iterator<Item = i64> {
+        let mut values = Vec::with_capacity(self.len);
+        self.append_to(&mut values);
+        values.into_iter()
+    }
+
+    /// Appends the integers to `values`; the quickest way when there are many.
+    pub fn append_to(&self, values: &mut Vec<i64>) {
+        values.reserve(self.len);
+        for part in self.parts.iter() {
+            // Checked when the view was made.
+            let _ = wire::each_int64(part, |value| values.push(value));
+        }
+    }
+}
+
+impl FloatList<'_> {
+    /// The floats in order, NaNs with the bits they have.
+    pub fn iter(&self) -> impl Iterator<Item = f32> {
+        let mut values = Vec::with_capacity(self.len);
+        self.append_to(&mut values);
+        values.into_iter()
+    }
+
+    /// Appends the floats to `values`; the quickest way when there are many.
+    pub fn append_to(&self, values: &mut Vec<f32>) {
+        values.reserve(self.len);
+        for part in self.parts.iter() {
+            // Checked when the view was made.
+            let _ = wire::each_float_run(part, |run| {
+                values.extend(run.iter().map(|&bytes| f32::from_le_bytes(bytes)));
+            });
+        }
+    }
+}

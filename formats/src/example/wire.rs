@@ -1,0 +1,537 @@
+//! Protocol Buffers on the wire: varints, fields, and the nesting of `tf.train.Example`.
+
+use crate::{Error, Result};
+
+/// What a field holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Field<'a> {
+    /// Wire type 0.
+    Varint(u64),
+    /// Wire type 1.
+    Fixed64,
+    /// Wire type 2.
+    Bytes(&'a [u8]),
+    /// Wire type 5.
+    Fixed32([u8; 4]),
+    /// Wire types 3 and 4, which nothing in an example uses.
+    Group,
+}
+
+/// Groups inside groups that are skipped before the bytes are refused. Source: Protocol Buffers' default depth limit.
+const MAX_DEPTH: u32 = 100;
+
+/// Walks over the fields of a message.
+#[derive(Debug, Clone)]
+pub(crate) struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// The next field's number and contents, `None` at the end.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<Option<(u32, Field<'a>)>> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.tag()?;
+        match tag & 7 {
+            2 => Ok(Some((tag >> 3, Field::Bytes(self.bytes()?)))),
+            _ => self.rare(tag).map(Some),
+        }
+    }
+
+    #[inline]
+    fn tag(&mut self) -> Result<u32> {
+        let tag = self.varint()?;
+        match u32::try_from(tag) {
+            Ok(tag) if tag >= 8 => Ok(tag),
+            _ => Err(Error::damaged(format!(
+                "field tag is {tag}, wanted a field number of 1 to 536870911"
+            ))),
+        }
+    }
+
+    #[inline]
+    fn varint(&mut self) -> Result<u64> {
+        match self.rest {
+            [byte, rest @ ..] if *byte < 0x80 => {
+                self.rest = rest;
+                Ok(u64::from(*byte))
+            }
+            _ => {
+                let (value, length) = long_varint(self.rest)?;
+                self.rest = &self.rest[length..];
+                Ok(value)
+            }
+        }
+    }
+
+    #[inline]
+    fn bytes(&mut self) -> Result<&'a [u8]> {
+        let length = self.varint()?;
+        match usize::try_from(length) {
+            Ok(length) if length <= self.rest.len() => {
+                let (bytes, rest) = self.rest.split_at(length);
+                self.rest = rest;
+                Ok(bytes)
+            }
+            _ => Err(Error::damaged(format!(
+                "a field of {length} bytes, but only {} follow",
+                self.rest.len()
+            ))),
+        }
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        match self.rest.split_first_chunk::<N>() {
+            Some((bytes, rest)) => {
+                self.rest = rest;
+                Ok(*bytes)
+            }
+            None => Err(Error::damaged(format!(
+                "a field of {N} bytes, but only {} follow",
+                self.rest.len()
+            ))),
+        }
+    }
+
+    #[cold]
+    fn rare(&mut self, tag: u32) -> Result<(u32, Field<'a>)> {
+        let number = tag >> 3;
+        let field = match tag & 7 {
+            0 => Field::Varint(self.varint()?),
+            1 => self.take::<8>().map(|_| Field::Fixed64)?,
+            5 => Field::Fixed32(self.take()?),
+            3 => {
+                self.skip_group(number)?;
+                Field::Group
+            }
+            wire_type => {
+                return Err(Error::damaged(format!(
+                    "field {number} has wire type {wire_type}, wanted 0, 1, 2, 3 or 5"
+                )));
+            }
+        };
+        Ok((number, field))
+    }
+
+    /// Skips to the end of the group that began with `number`, groups inside it included.
+    fn skip_group(&mut self, number: u32) -> Result<()> {
+        let mut open = vec![number];
+        while let Some(&innermost) = open.last() {
+            if self.rest.is_empty() {
+                return Err(Error::damaged(format!("group {innermost} has no end")));
+            }
+            let tag = self.tag()?;
+            match tag & 7 {
+                0 => drop(self.varint()?),
+                1 => drop(self.take::<8>()?),
+                2 => drop(self.bytes()?),
+                3 if open.len() < MAX_DEPTH as usize => open.push(tag >> 3),
+                4 if tag >> 3 == innermost => drop(open.pop()),
+                5 => drop(self.take::<4>()?),
+                wire_type => {
+                    return Err(Error::damaged(format!(
+                        "field {} of wire type {wire_type} inside group {innermost}",
+                        tag >> 3
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a varint of up to ten bytes: value and length. Bits beyond the 64th are dropped, as Protocol Buffers do.
+#[inline(never)]
+pub(crate) fn long_varint(bytes: &[u8]) -> Result<(u64, usize)> {
+    let mut value = 0u64;
+    for (index, &byte) in bytes.iter().take(10).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if byte < 0x80 {
+            return Ok((value, index + 1));
+        }
+    }
+    Err(Error::damaged(if bytes.len() < 10 {
+        "a varint is cut short"
+    } else {
+        "a varint is longer than 10 bytes"
+    }))
+}
+
+/// Appends `value` as a varint.
+#[inline]
+pub(crate) fn put_varint(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Length of `value` as a varint: 1 to 10.
+#[inline]
+pub(crate) fn varint_length(value: u64) -> usize {
+    // One byte for each 7 bits begun, and one for zero.
+    (70 - (value | 1).leading_zeros() as usize) / 7
+}
+
+/// The kind of a feature's list, by its field number in `Feature`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Bytes = 1,
+    Float = 2,
+    Int64 = 3,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "byte strings",
+            Self::Float => "floats",
+            Self::Int64 => "integers",
+        }
+    }
+}
+
+/// The lists of one feature: nearly always one message, but parts of a list may come one after the other.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Parts<'a> {
+    pub(crate) first: &'a [u8],
+    pub(crate) rest: Vec<&'a [u8]>,
+}
+
+impl<'a> Parts<'a> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a, '_> {
+        std::iter::once(self.first).chain(self.rest.iter().copied())
+    }
+}
+
+/// Goes over the entries of an example in the order of the bytes, names that come again included.
+#[derive(Debug, Clone)]
+pub(crate) struct Entries<'a> {
+    example: Fields<'a>,
+    features: Fields<'a>,
+}
+
+/// A name, and the lists of its kind, if it has one.
+pub(crate) type Entry<'a> = (&'a [u8], Option<(Kind, Parts<'a>)>);
+
+impl<'a> Entries<'a> {
+    pub(crate) fn new(record: &'a [u8]) -> Self {
+        Self {
+            example: Fields::new(record),
+            features: Fields::new(&[]),
+        }
+    }
+
+    /// The next entry, `None` at the end. Names are not checked to be UTF-8, nor lists to be well-formed.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<Option<Entry<'a>>> {
+        loop {
+            match self.features.next()? {
+                Some((1, Field::Bytes(entry))) => match parse_entry(entry)? {
+                    Some(entry) => return Ok(Some(entry)),
+                    None => continue,
+                },
+                Some(_) => continue,
+                None => {}
+            }
+            match self.example.next()? {
+                Some((1, Field::Bytes(features))) => self.features = Fields::new(features),
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// A map entry; `None` if it has fields other than name and value, which Google's Protocol Buffers keep as an unknown
+/// field of `Features` as a whole. Source: `protobuf` 7.36.2 (upb) on `unknown_fields.example` of the golden files.
+#[inline]
+fn parse_entry(entry: &[u8]) -> Result<Option<Entry<'_>>> {
+    let mut name: &[u8] = &[];
+    let mut value = None;
+    let mut known = true;
+    let mut fields = Fields::new(entry);
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Field::Bytes(bytes)) => name = bytes,
+            (2, Field::Bytes(feature)) => merge_feature(feature, &mut value)?,
+            _ => known = false,
+        }
+    }
+    Ok(known.then_some((name, value)))
+}
+
+/// Adds a `Feature` message: the same kind goes on the list, another one replaces it.
+#[inline]
+fn merge_feature<'a>(feature: &'a [u8], value: &mut Option<(Kind, Parts<'a>)>) -> Result<()> {
+    let mut fields = Fields::new(feature);
+    while let Some(field) = fields.next()? {
+        let (kind, list) = match field {
+            (1, Field::Bytes(list)) => (Kind::Bytes, list),
+            (2, Field::Bytes(list)) => (Kind::Float, list),
+            (3, Field::Bytes(list)) => (Kind::Int64, list),
+            _ => continue,
+        };
+        match value {
+            Some((before, parts)) if *before == kind => parts.rest.push(list),
+            _ => {
+                *value = Some((
+                    kind,
+                    Parts {
+                        first: list,
+                        rest: Vec::new(),
+                    },
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Calls `each` with every byte string of a `BytesList`.
+#[inline]
+pub(crate) fn each_bytes<'a>(list: &'a [u8], mut each: impl FnMut(&'a [u8])) -> Result<()> {
+    let mut fields = Fields::new(list);
+    while let Some(field) = fields.next()? {
+        if let (1, Field::Bytes(bytes)) = field {
+            each(bytes);
+        }
+    }
+    Ok(())
+}
+
+/// Calls `each` with every run of packed floats of a `FloatList`, 4 bytes each, little-endian.
+#[inline]
+pub(crate) fn each_float_run<'a>(list: &'a [u8], mut each: impl FnMut(&[[u8; 4]])) -> Result<()> {
+    let mut fields = Fields::new(list);
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Field::Bytes(packed)) => {
+                let (floats, rest) = packed.as_chunks::<4>();
+                if !rest.is_empty() {
+                    return Err(Error::damaged(format!(
+                        "packed floats have {} bytes, wanted a multiple of 4",
+                        packed.len()
+                    )));
+                }
+                each(floats);
+            }
+            (1, Field::Fixed32(float)) => each(&[float]),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Calls `each` with every value of an `Int64List`.
+#[inline]
+pub(crate) fn each_int64(list: &[u8], mut each: impl FnMut(i64)) -> Result<()> {
+    let mut fields = Fields::new(list);
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Field::Bytes(packed)) => each_varint(packed, &mut each)?,
+            (1, Field::Varint(value)) => each(value.cast_signed()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Calls `each` with every varint of packed integers: eight bytes are loaded at a time, which hold at least one of
+/// the usual short ones.
+#[inline]
+fn each_varint(packed: &[u8], each: &mut impl FnMut(i64)) -> Result<()> {
+    const CONTINUES: u64 = 0x8080_8080_8080_8080;
+    let mut rest = packed;
+    while let Some((word, _)) = rest.split_first_chunk::<8>() {
+        let word = u64::from_le_bytes(*word);
+        let ends = !word & CONTINUES;
+        if ends == CONTINUES {
+            for byte in word.to_le_bytes() {
+                each(i64::from(byte));
+            }
+            rest = &rest[8..];
+        } else if ends == 0 {
+            let (value, length) = long_varint(rest)?;
+            each(value.cast_signed());
+            rest = &rest[length..];
+        } else {
+            // Bits up to and with the last byte of the first varint, then its groups of seven moved together.
+            let length = ends.trailing_zeros() as usize / 8 + 1;
+            let bits = word & (u64::MAX >> (64 - 8 * length)) & !CONTINUES;
+            let bits = (bits & 0x007f_007f_007f_007f) | ((bits & 0x7f00_7f00_7f00_7f00) >> 1);
+            let bits = (bits & 0x0000_3fff_0000_3fff) | ((bits & 0x3fff_0000_3fff_0000) >> 2);
+            let bits = (bits & 0x0000_0000_0fff_ffff) | ((bits & 0x0fff_ffff_0000_0000) >> 4);
+            each(bits.cast_signed());
+            rest = &rest[length..];
+        }
+    }
+    while !rest.is_empty() {
+        let (value, length) = long_varint(rest)?;
+        each(value.cast_signed());
+        rest = &rest[length..];
+    }
+    Ok(())
+}
+
+/// Appends one map entry of `Features`: tag, length, name, and a feature of `kind` whose list message is
+/// `list_length` bytes long and appended by `list`.
+pub(crate) fn put_entry(
+    name: &str,
+    kind: Option<Kind>,
+    list_length: usize,
+    out: &mut Vec<u8>,
+    list: impl FnOnce(&mut Vec<u8>),
+) {
+    let feature_length = match kind {
+        Some(_) => 1 + varint_length(list_length as u64) + list_length,
+        None => 0,
+    };
+    let entry_length = 1
+        + varint_length(name.len() as u64)
+        + name.len()
+        + 1
+        + varint_length(feature_length as u64)
+        + feature_length;
+    out.push(0x0a);
+    put_varint(entry_length as u64, out);
+    out.push(0x0a);
+    put_varint(name.len() as u64, out);
+    out.extend_from_slice(name.as_bytes());
+    out.push(0x12);
+    put_varint(feature_length as u64, out);
+    if let Some(kind) = kind {
+        out.push((kind as u8) << 3 | 2);
+        put_varint(list_length as u64, out);
+        let before = out.len();
+        list(out);
+        debug_assert_eq!(out.len() - before, list_length, "list length was announced");
+    }
+}
+
+/// Puts the tag and length of the `Features` message before what was appended since `start`.
+pub(crate) fn close_example(start: usize, out: &mut Vec<u8>) {
+    let body = out.len() - start;
+    let mut header = [0u8; 11];
+    header[0] = 0x0a;
+    let mut length = 1;
+    let mut value = body;
+    while value >= 0x80 {
+        header[length] = value as u8 | 0x80;
+        value >>= 7;
+        length += 1;
+    }
+    header[length] = value as u8;
+    length += 1;
+    out.resize(out.len() + length, 0);
+    out.copy_within(start..start + body, start + length);
+    out[start..start + length].copy_from_slice(&header[..length]);
+}
+
+/// Length of a list message of byte strings.
+pub(crate) fn bytes_list_length<'a>(values: impl Iterator<Item = &'a [u8]>) -> usize {
+    values
+        .map(|value| 1 + varint_length(value.len() as u64) + value.len())
+        .sum()
+}
+
+/// Length of a message with one packed field of `length` bytes; an empty list has no field.
+pub(crate) fn packed_length(length: usize) -> usize {
+    match length {
+        0 => 0,
+        length => 1 + varint_length(length as u64) + length,
+    }
+}
+
+/// Appends tag and length of a packed field, unless it is empty.
+pub(crate) fn put_packed_header(length: usize, out: &mut Vec<u8>) {
+    if length > 0 {
+        out.push(0x0a);
+        put_varint(length as u64, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn packed(values: &[u64]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for &value in values {
+            put_varint(value, &mut bytes);
+        }
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn varints_come_back(values in prop::collection::vec((any::<u64>(), 0u32..64), 0..40)) {
+            let values: Vec<u64> = values.into_iter().map(|(value, shift)| value >> shift).collect();
+            let bytes = packed(&values);
+            prop_assert_eq!(bytes.len(), values.iter().map(|&value| varint_length(value)).sum::<usize>());
+            let mut back = Vec::new();
+            each_varint(&bytes, &mut |value| back.push(value.cast_unsigned())).unwrap();
+            prop_assert_eq!(back, values);
+        }
+
+        #[test]
+        fn packed_varints_read_as_one_by_one(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let mut fast = Vec::new();
+            let result = each_varint(&bytes, &mut |value| fast.push(value));
+            let mut slow = Vec::new();
+            let mut rest = &bytes[..];
+            let mut failed = false;
+            while !rest.is_empty() {
+                let Ok((value, length)) = long_varint(rest) else { failed = true; break };
+                slow.push(value.cast_signed());
+                rest = &rest[length..];
+            }
+            prop_assert_eq!(result.is_err(), failed);
+            prop_assert_eq!(fast, slow);
+        }
+
+        #[test]
+        fn any_bytes_are_walked_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut fields = Fields::new(&bytes);
+            let mut seen = 0;
+            while let Ok(Some(_)) = fields.next() {
+                seen += 1;
+            }
+            prop_assert!(seen <= bytes.len());
+        }
+    }
+
+    #[test]
+    fn groups_are_skipped_with_what_is_inside() {
+        // Group 2 { varint 1: 5, group 3 {} , bytes 4: "x" }, then varint 1: 7.
+        let bytes = [0x13, 0x08, 5, 0x1b, 0x1c, 0x22, 1, b'x', 0x14, 0x08, 7];
+        let mut fields = Fields::new(&bytes);
+        assert_eq!(fields.next().unwrap(), Some((2, Field::Group)));
+        assert_eq!(fields.next().unwrap(), Some((1, Field::Varint(7))));
+        assert_eq!(fields.next().unwrap(), None);
+        for cut in 1..9 {
+            assert!(Fields::new(&bytes[..cut]).next().is_err(), "cut at {cut}");
+        }
+        let deep = vec![0x13; 100_000];
+        assert!(Fields::new(&deep).next().is_err());
+    }
+
+    #[test]
+    fn varint_lengths_at_each_boundary() {
+        for bits in 0..64 {
+            let value = 1u64 << bits;
+            assert_eq!(varint_length(value), packed(&[value]).len(), "1 << {bits}");
+            assert_eq!(varint_length(value - 1), packed(&[value - 1]).len());
+        }
+        assert_eq!(varint_length(u64::MAX), 10);
+    }
+}

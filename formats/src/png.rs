@@ -1,1 +1,0 @@
-//! PNG images: encoder and decoder for small pictures.
