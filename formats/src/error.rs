@@ -102,4 +102,13 @@ impl Error {
             other => other,
         }
     }
+
+    /// Makes an [`Error::Io`] of a system error: `.map_err(Error::io(path, "open"))`.
+    pub fn io(path: impl AsRef<std::path::Path>, action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io {
+            path: path.as_ref().to_string_lossy().into_owned(),
+            action,
+            source,
+        }
+    }
 }

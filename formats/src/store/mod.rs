@@ -1,0 +1,24 @@
+//! Files and object stores behind one interface: positioned blocking reads, atomic local writes.
+//!
+//! | to | use |
+//! |---|---|
+//! | name a file or folder, local or remote | [`Location`] |
+//! | read a file at any offset from many threads | [`open`], [`ReadAt`] |
+//! | write a file that appears whole or not at all | [`AtomicFile`] |
+//! | put a finished folder in its place, or swap it with the old one | [`publish_folder`], [`rename_exchange`] |
+//! | keep two processes off the same folder | [`FileLock`] |
+//! | talk to a catalog's object store, and wait for it | [`object_store`], [`block_on`] |
+
+mod atomic;
+mod location;
+mod lock;
+mod object;
+mod read_at;
+
+pub use atomic::{
+    AtomicFile, Existing, publish_folder, rename_exchange, rename_without_replacing, sync_folder,
+};
+pub use location::Location;
+pub use lock::FileLock;
+pub use object::{block_on, object_store};
+pub use read_at::{MappedFile, MemoryFile, PositionedFile, ReadAt, open};
