@@ -1,1 +1,24 @@
-//! A typed job graph on timely dataflow, with flow control, bounded memory and exact order.
+#![doc = include_str!("../README.md")]
+
+mod container;
+mod error;
+mod job;
+mod operators;
+mod options;
+mod pipeline;
+mod progress;
+mod queue;
+mod record;
+mod schedule;
+mod spill;
+
+pub use crate::error::{BoxError, Error};
+pub use crate::job::Cancel;
+pub use crate::operators::{
+    Collected, Duplicates, Partition, ShardSink, ShardWriter, SortOptions, Sorted, Written,
+};
+pub use crate::options::Options;
+pub use crate::pipeline::{Collection, Pipeline, Report, run};
+pub use crate::progress::{Progress, StageProgress};
+pub use crate::record::{Key, Record, Weigh, origin, split_origin};
+pub use crate::schedule::{Shard, SplitPlan, SplitTotals};

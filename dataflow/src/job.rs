@@ -1,0 +1,176 @@
+//! The state that the threads of one job share: its first error, its threads, and whether it should go on.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use crate::Error;
+
+/// Ends a job from another thread, for instance when the user presses Ctrl-C. Clones end the same job.
+#[derive(Debug, Clone, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// A handle that isn't cancelled.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks the job to end; `run` returns [`Error::Cancelled`] within a fraction of a second, unless a closure is blocked.
+    pub fn cancel(&self) {
+        self.0.store(true, Relaxed);
+    }
+
+    /// Whether [`cancel`](Self::cancel) was called. A closure that blocks for long should look.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Shared by all threads of a job.
+#[derive(Debug)]
+pub(crate) struct Job {
+    error: Mutex<Option<Error>>,
+    stopped: AtomicBool,
+    cancel: Cancel,
+    started: Instant,
+    moved_ms: AtomicU64,
+    workers: Mutex<Vec<Thread>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+thread_local! {
+    /// The stage that runs on this thread, for the message of a panic.
+    static STAGE: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+}
+
+/// Says which stage runs on this thread from now on.
+pub(crate) fn enter(stage: &Arc<str>) {
+    STAGE.with_borrow_mut(|current| {
+        if !current
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, stage))
+        {
+            *current = Some(stage.clone());
+        }
+    });
+}
+
+impl Job {
+    pub(crate) fn new(cancel: Cancel) -> Arc<Self> {
+        Arc::new(Self {
+            error: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            cancel,
+            started: Instant::now(),
+            moved_ms: AtomicU64::new(0),
+            workers: Mutex::default(),
+            threads: Mutex::default(),
+        })
+    }
+
+    /// Ends the job. The first error is the one that counts: later ones are its consequences.
+    pub(crate) fn fail(&self, error: Error) {
+        lock(&self.error).get_or_insert(error);
+        self.stopped.store(true, Relaxed);
+        for worker in lock(&self.workers).iter() {
+            worker.unpark();
+        }
+    }
+
+    /// Whether threads should give up; also turns a cancellation into the job's error.
+    pub(crate) fn stopped(&self) -> bool {
+        if self.cancel.is_cancelled() && !self.stopped.load(Relaxed) {
+            self.fail(Error::Cancelled);
+        }
+        self.stopped.load(Relaxed)
+    }
+
+    /// Notes that something moved.
+    pub(crate) fn tick(&self) {
+        self.moved_ms
+            .store(self.started.elapsed().as_millis() as u64, Relaxed);
+    }
+
+    pub(crate) fn fail_if_stalled(&self, after: Duration) {
+        let moved = Duration::from_millis(self.moved_ms.load(Relaxed));
+        if self.started.elapsed().saturating_sub(moved) > after {
+            self.fail(Error::Stalled(after));
+        }
+    }
+
+    pub(crate) fn register_worker(&self) {
+        lock(&self.workers).push(std::thread::current());
+    }
+
+    /// Runs `body`; an error or a panic ends the job.
+    pub(crate) fn guard(&self, stage: &str, body: impl FnOnce() -> Result<(), Error>) {
+        match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.fail(error),
+            Err(panic) => {
+                let stage = STAGE
+                    .with_borrow_mut(Option::take)
+                    .map_or(stage.to_owned(), |stage| stage.to_string());
+                self.fail(Error::Panic {
+                    stage,
+                    message: message(&*panic),
+                });
+            }
+        }
+    }
+
+    /// Starts a thread that belongs to the job: [`join`](Self::join) waits for it.
+    pub(crate) fn spawn(
+        self: &Arc<Self>,
+        stage: &Arc<str>,
+        body: impl FnOnce() -> Result<(), Error> + Send + 'static,
+    ) {
+        let (job, stage_name) = (self.clone(), stage.clone());
+        // The system cuts names of threads at 15 bytes.
+        let started = std::thread::Builder::new()
+            .name(format!("prep {stage}"))
+            .spawn(move || {
+                enter(&stage_name);
+                job.guard(&stage_name, body);
+            });
+        match started {
+            Ok(handle) => lock(&self.threads).push(handle),
+            Err(error) => self.fail(Error::Start(format!("a thread for stage `{stage}`: {error}"))),
+        }
+    }
+
+    /// Waits for the job's threads, once the workers are gone and with them the ends of the queues.
+    pub(crate) fn join(&self) {
+        loop {
+            let handles = std::mem::take(&mut *lock(&self.threads));
+            if handles.is_empty() {
+                return;
+            }
+            for handle in handles {
+                // A panic was already caught and noted by `guard`.
+                let _ = handle.join();
+            }
+        }
+    }
+
+    pub(crate) fn take_error(&self) -> Option<Error> {
+        lock(&self.error).take()
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied())
+        .unwrap_or("unknown panic")
+        .to_owned()
+}
+
+/// A lock whose data stay usable after a panic: what they guard here is replaced whole, never half.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

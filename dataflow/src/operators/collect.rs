@@ -1,0 +1,68 @@
+//! Brings small results to one place.
+
+use std::sync::{Arc, Mutex};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::channels::pact::{Exchange, Pipeline as Local};
+use timely::dataflow::operators::Operator;
+
+use crate::job::lock;
+use crate::pipeline::Collection;
+
+/// Where collected items end up: made before the job, read after it. Clones are the same place.
+#[derive(Debug)]
+pub struct Collected<T>(Arc<Mutex<Vec<T>>>);
+
+impl<T> Clone for Collected<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Default for Collected<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T> Collected<T> {
+    /// An empty place.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes what has been collected, in no particular order: sort it.
+    pub fn take(&self) -> Vec<T> {
+        std::mem::take(&mut lock(&self.0))
+    }
+}
+
+impl<T> Collection<'_, T>
+where
+    T: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Brings all items to worker 0 and into `place`. Moves every item and holds every item: for summaries and counts, not for records.
+    /// Ends the flow: the sources count an epoch as done when its items have arrived here.
+    pub fn collect(self, place: &Collected<T>) {
+        let place = place.clone();
+        let items =
+            self.stream
+                .unary::<CapacityContainerBuilder<Vec<T>>, _, _, _>(Local, "Unpack", |_, _| {
+                    |input, output| {
+                        input.for_each(|capability, batch| {
+                            output.session(&capability).give_iterator(batch.items.drain(..));
+                        });
+                    }
+                });
+        let to_first = Exchange::new(|_: &T| 0);
+        let done =
+            items.unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(to_first, "Collect", move |_, _| {
+                move |input, _output| input.for_each(|_, items| lock(&place.0).append(items))
+            });
+        if self.acknowledged {
+            self.pipeline.0.acks.borrow_mut().push(done);
+        }
+    }
+}

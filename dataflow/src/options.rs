@@ -1,0 +1,144 @@
+//! How many workers, how much memory, and where to put what doesn't fit.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::{Cancel, Progress};
+
+/// Options of a job.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    pub(crate) workers: usize,
+    pub(crate) memory_bytes: usize,
+    pub(crate) spill_folder: PathBuf,
+    pub(crate) progress: Progress,
+    pub(crate) cancel: Cancel,
+    pub(crate) stall: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            workers: 1,
+            memory_bytes: 256 << 20,
+            spill_folder: std::env::temp_dir(),
+            progress: Progress::default(),
+            cancel: Cancel::default(),
+            stall: Duration::from_secs(600),
+        }
+    }
+}
+
+impl Options {
+    /// Worker threads, at least 1; more than the cores there are only costs. Default 1.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers.max(1);
+        self
+    }
+
+    /// What the job may hold, in bytes, over all workers of this process; the crate's page on memory has the formula. Default
+    /// 256 MiB; less than 1 MiB a worker is taken as that.
+    pub fn memory_bytes(mut self, memory_bytes: usize) -> Self {
+        self.memory_bytes = memory_bytes;
+        self
+    }
+
+    /// Folder for sorted runs that don't fit in memory. It must exist; the files have no names there, so that none is left
+    /// however the process ends. Default: the system's folder for temporary files.
+    pub fn spill_folder(mut self, folder: impl AsRef<Path>) -> Self {
+        self.spill_folder = folder.as_ref().to_owned();
+        self
+    }
+
+    /// The handle through which another thread can watch the job. Default: one that only the report shows.
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// The handle through which another thread can end the job. Default: none.
+    pub fn cancel(mut self, cancel: Cancel) -> Self {
+        self.cancel = cancel;
+        self
+    }
+
+    /// How long nothing may move before the job is given up as stuck. Default 10 minutes, longer than any request to a store
+    /// should take.
+    pub fn stall(mut self, stall: Duration) -> Self {
+        self.stall = stall;
+        self
+    }
+}
+
+/// How [`Options::memory_bytes`] is dealt out. See the crate's page on memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// One sort arena; a worker has two, so that one fills while the other is spilled.
+    pub(crate) arena_bytes: usize,
+    /// What a worker's source emits in one epoch.
+    pub(crate) epoch_bytes: usize,
+    /// Items that move together between the stages of a worker.
+    pub(crate) batch_bytes: usize,
+    /// What a source thread may have read ahead of its worker.
+    pub(crate) read_ahead_bytes: usize,
+    /// Records that go to a shard's writer together: one epoch of the second half of the job.
+    pub(crate) write_batch_bytes: usize,
+    /// One block of a spill file.
+    pub(crate) block_bytes: usize,
+    /// How many sorted runs are merged at once.
+    pub(crate) fan_in: usize,
+}
+
+/// Epochs in flight. From the timely study: 8 to 16 hide the round trip of an acknowledgement.
+pub(crate) const WINDOW: u64 = 8;
+
+impl Shares {
+    pub(crate) fn new(memory_bytes: usize, workers: usize) -> Self {
+        let worker = (memory_bytes / workers).max(1 << 20);
+        let arena_bytes = worker / 4;
+        let epoch_bytes = (worker / 8 / WINDOW as usize).clamp(16 << 10, 4 << 20);
+        let block_bytes = (arena_bytes / 64).clamp(4 << 10, 256 << 10);
+        Self {
+            arena_bytes,
+            epoch_bytes,
+            batch_bytes: (epoch_bytes / 8).clamp(4 << 10, 64 << 10),
+            read_ahead_bytes: (worker / 32).clamp(32 << 10, 8 << 20),
+            write_batch_bytes: epoch_bytes.min(1 << 20),
+            block_bytes,
+            fan_in: (arena_bytes / block_bytes / 2).clamp(4, 128),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_fit_into_the_budget() {
+        for workers in [1, 2, 3, 4, 16] {
+            for memory in [1usize << 20, 16 << 20, 64 << 20, 1 << 30, 64 << 30] {
+                let shares = Shares::new(memory, workers);
+                let window = WINDOW as usize;
+                let first =
+                    2 * shares.arena_bytes + 2 * window * shares.epoch_bytes + 2 * shares.read_ahead_bytes;
+                let second = 2 * shares.arena_bytes + 2 * window * shares.write_batch_bytes;
+                let merge = (shares.fan_in + 2) * shares.block_bytes;
+                let budget = memory.max(workers << 20);
+                assert!(
+                    workers * first <= budget,
+                    "{workers} workers, {memory} bytes: {shares:?}"
+                );
+                assert!(
+                    workers * second <= budget,
+                    "{workers} workers, {memory} bytes: {shares:?}"
+                );
+                assert!(
+                    merge <= shares.arena_bytes,
+                    "{workers} workers, {memory} bytes: {shares:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Building a job's graph: the pipeline, and the collections that flow between its stages.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use timely::communication::Config as Communication;
+use timely::dataflow::operators::feedback::Handle;
+use timely::dataflow::operators::{Concatenate, ConnectLoop};
+use timely::dataflow::{Scope, Stream};
+use timely::worker::Worker;
+use timely::{Config, WorkerConfig};
+
+use crate::container::Batch;
+use crate::job::Job;
+use crate::options::Shares;
+use crate::progress::Progress;
+use crate::{Error, Options};
+
+/// The time of every stream: the epoch of flow control.
+pub(crate) type Epoch = u64;
+
+/// A stream that carries nothing but the news that its epochs are done.
+pub(crate) type Acks<'scope> = Stream<'scope, Epoch, Vec<()>>;
+
+/// The graph under construction on one worker. See [`run`].
+#[derive(Clone)]
+pub struct Pipeline<'scope>(pub(crate) Rc<Graph<'scope>>);
+
+impl std::fmt::Debug for Pipeline<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            formatter,
+            "Pipeline(worker {} of {})",
+            self.worker_index(),
+            self.num_workers()
+        )
+    }
+}
+
+pub(crate) struct Graph<'scope> {
+    pub(crate) scope: Scope<'scope, Epoch>,
+    pub(crate) job: Arc<Job>,
+    pub(crate) options: Arc<Options>,
+    pub(crate) shares: Shares,
+    /// Feedback edges into the sources.
+    pub(crate) loops: RefCell<Vec<Handle<'scope, Epoch, Vec<()>>>>,
+    /// Where the sources' epochs end.
+    pub(crate) acks: RefCell<Vec<Acks<'scope>>>,
+}
+
+impl Graph<'_> {
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.options.progress
+    }
+}
+
+impl<'scope> Pipeline<'scope> {
+    /// The worker on which this copy of the graph runs, from 0.
+    pub fn worker_index(&self) -> usize {
+        self.0.scope.index()
+    }
+
+    /// The workers of the whole job.
+    pub fn num_workers(&self) -> usize {
+        self.0.scope.peers()
+    }
+}
+
+/// Items that flow from one stage to the next. Each worker sees its own part of them, in no particular order.
+///
+/// A collection that nothing consumes is dropped item by item.
+#[must_use = "a collection does nothing until a stage consumes it"]
+pub struct Collection<'scope, T: 'static> {
+    pub(crate) pipeline: Pipeline<'scope>,
+    pub(crate) stream: Stream<'scope, Epoch, Batch<T>>,
+    /// Whether the sources wait for what becomes of these items; false behind a barrier.
+    pub(crate) acknowledged: bool,
+}
+
+impl<T> std::fmt::Debug for Collection<'_, T> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Collection<{}>", std::any::type_name::<T>())
+    }
+}
+
+/// What a finished job leaves behind.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Counters of every stage, and the peak of what was held.
+    pub progress: Progress,
+}
+
+/// Runs a job to its end.
+///
+/// `build` is called once on every worker thread, with that worker's pipeline, and has to build the same graph on each: the same
+/// stages in the same order. What it captures is shared or cloned; the closures that it gives to stages belong to one worker.
+/// The call blocks until all is done and every thread that the job started has ended, also when it fails.
+///
+/// # Errors
+///
+/// The first thing that went wrong on any thread: what a closure returned ([`Error::Stage`], with the closure's error as
+/// source), a panic anywhere, a full spill disk, duplicate keys, cancellation.
+pub fn run<B>(options: Options, build: B) -> Result<Report, Error>
+where
+    B: for<'scope> Fn(&Pipeline<'scope>) + Send + Sync + 'static,
+{
+    let job = Job::new(options.cancel.clone());
+    let progress = options.progress.clone();
+    let options = Arc::new(options);
+    let communication = if options.workers == 1 {
+        Communication::Thread
+    } else {
+        Communication::Process(options.workers)
+    };
+    let config = Config {
+        communication,
+        worker: WorkerConfig::default(),
+    };
+    let workers_job = job.clone();
+    let guards = timely::execute(config, move |worker| work(worker, &workers_job, &options, &build));
+    match guards {
+        Ok(guards) => {
+            for (index, outcome) in guards.join().into_iter().enumerate() {
+                if outcome.is_err() {
+                    let message = format!("worker {index} did not end in order");
+                    job.fail(Error::Panic {
+                        stage: "worker".into(),
+                        message,
+                    });
+                }
+            }
+        }
+        Err(message) => job.fail(Error::Start(message)),
+    }
+    job.join();
+    match job.take_error() {
+        None => Ok(Report { progress }),
+        Some(error) => Err(error),
+    }
+}
+
+fn work<B>(worker: &mut Worker, job: &Arc<Job>, options: &Arc<Options>, build: &B)
+where
+    B: for<'scope> Fn(&Pipeline<'scope>),
+{
+    job.register_worker();
+    job.guard("worker", || {
+        worker.dataflow::<Epoch, _, _>(|scope| {
+            let graph = Graph {
+                scope,
+                job: job.clone(),
+                options: options.clone(),
+                shares: Shares::new(options.memory_bytes, options.workers),
+                loops: RefCell::default(),
+                acks: RefCell::default(),
+            };
+            let pipeline = Pipeline(Rc::new(graph));
+            // A panic here must not leave the graph half connected, which timely would answer with an abort.
+            let built = catch_unwind(AssertUnwindSafe(|| build(&pipeline)));
+            let done = scope.concatenate(pipeline.0.acks.take());
+            for feedback in pipeline.0.loops.take() {
+                done.clone().connect_loop(feedback);
+            }
+            if let Err(panic) = built {
+                std::panic::resume_unwind(panic);
+            }
+        });
+        // The park is bounded so that a failure elsewhere is seen even if its wake-up is lost.
+        while worker.step_or_park(Some(std::time::Duration::from_millis(50))) {
+            if job.stopped() {
+                break;
+            }
+            job.fail_if_stalled(options.stall);
+        }
+        Ok(())
+    });
+    if job.stopped() {
+        // Dropping the operators drops their ends of the queues, and with that ends the threads behind them.
+        job.guard("worker", || {
+            for dataflow in worker.installed_dataflows() {
+                worker.drop_dataflow(dataflow);
+            }
+            Ok(())
+        });
+    }
+}

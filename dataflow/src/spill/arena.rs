@@ -1,0 +1,108 @@
+//! Records side by side in a few large blocks, and an index that is sorted in their place.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::progress::{Account, Held};
+use crate::record::{Key, Record};
+
+/// One record of an arena, 40 bytes. Compares as records are ordered: by split, key, origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Entry {
+    pub(crate) split: u32,
+    pub(crate) key: Key,
+    pub(crate) origin: u64,
+    pub(crate) length: u32,
+    block: u32,
+    offset: u32,
+}
+
+/// Copies records out of the buffers in which they came, so that a few of them don't keep all of these alive.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    block_bytes: usize,
+    blocks: Vec<Bytes>,
+    current: Vec<u8>,
+    pub(crate) entries: Vec<Entry>,
+    bytes: usize,
+    held: Held,
+}
+
+impl Arena {
+    /// An arena that is meant to grow to `budget_bytes`, which bounds the size of its blocks.
+    pub(crate) fn new(budget_bytes: usize, account: &Arc<Account>) -> Self {
+        Self {
+            block_bytes: (budget_bytes / 16).clamp(16 << 10, 1 << 20),
+            blocks: Vec::new(),
+            current: Vec::new(),
+            entries: Vec::new(),
+            bytes: 0,
+            held: account.hold(0),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Memory taken, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Payload bytes, which is what a run on disk takes at least.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        self.entries.iter().map(|entry| u64::from(entry.length)).sum()
+    }
+
+    pub(crate) fn push(&mut self, record: &Record) {
+        let length = record.data.len();
+        let mut grown = size_of::<Entry>();
+        if self.current.capacity() - self.current.len() < length {
+            self.freeze();
+            self.current = Vec::with_capacity(self.block_bytes.max(length));
+            grown += self.current.capacity();
+        }
+        self.entries.push(Entry {
+            split: record.split,
+            key: record.key,
+            origin: record.origin,
+            length: length as u32,
+            block: self.blocks.len() as u32,
+            offset: self.current.len() as u32,
+        });
+        self.current.extend_from_slice(&record.data);
+        self.bytes += grown;
+        self.held.grow(grown);
+    }
+
+    fn freeze(&mut self) {
+        if self.current.capacity() > 0 {
+            self.blocks.push(std::mem::take(&mut self.current).into());
+        }
+    }
+
+    /// Orders the index. No payload moves.
+    pub(crate) fn sort(&mut self) {
+        self.freeze();
+        self.entries.sort_unstable();
+    }
+
+    /// The record at a position of the sorted index; it shares the arena's memory.
+    pub(crate) fn get(&self, position: usize) -> Record {
+        let entry = &self.entries[position];
+        let start = entry.offset as usize;
+        // Empty records at the very end may name a block that was never begun.
+        let data = match self.blocks.get(entry.block as usize) {
+            Some(block) => block.slice(start..start + entry.length as usize),
+            None => Bytes::new(),
+        };
+        Record {
+            split: entry.split,
+            key: entry.key,
+            origin: entry.origin,
+            data,
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Sorting more records than fit in memory: an arena that fills and is sorted, runs on disk, and the one run that remains.
+
+mod arena;
+mod run;
+mod sorted;
+
+pub(crate) use arena::Arena;
+pub(crate) use run::{Folder, Run, RunWriter, merge};
+pub(crate) use sorted::{Cursor, Duplicate, SortedRun, Watch};

@@ -1,0 +1,6 @@
+//! Whole jobs: what they write, what they hold, and how they fail.
+
+mod bounds;
+mod failure;
+mod order;
+mod support;
