@@ -1,0 +1,107 @@
+//! What goes wrong when a dataset is opened or its stream is read.
+
+use std::fmt;
+
+/// The result of a fallible operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, and where.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option is wrong, or options do not go together.
+    #[error("{0}")]
+    Options(String),
+    /// A split string cannot be read, or does not fit the dataset.
+    #[error("could not use split `{split}`: {reason}")]
+    Split {
+        /// The split string as given.
+        split: String,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// A saved state cannot be read.
+    #[error("could not read the state: {0}")]
+    State(String),
+    /// A saved state is of another stream than the one it is restored to.
+    #[error("the state does not fit: {0}")]
+    Conflict(Box<Conflict>),
+    /// An index beyond the opened dataset.
+    #[error("index {index} is out of range: the split has {length} records")]
+    OutOfRange {
+        /// Index asked for.
+        index: u64,
+        /// Records of the opened dataset.
+        length: u64,
+    },
+    /// The files of a dataset are not those that the catalog describes.
+    #[error("{path}: {reason}")]
+    Changed {
+        /// File or folder.
+        path: String,
+        /// What was found and wanted.
+        reason: String,
+    },
+    /// A record cannot be read or decoded.
+    #[error("could not load record {record} of `{path}` (global index {global_index})")]
+    Record {
+        /// Shard file.
+        path: String,
+        /// Record in the shard, 0-based.
+        record: u64,
+        /// Record in its split, 0-based.
+        global_index: u64,
+        /// The cause.
+        #[source]
+        source: prep_formats::Error,
+    },
+    /// A file cannot be opened or read.
+    #[error(transparent)]
+    Format(#[from] prep_formats::Error),
+    /// A loading thread panicked: a bug of this program, named by its message.
+    #[error("a loading thread panicked in the batch at sample position {position}: {message}")]
+    Panic {
+        /// First sample position of the batch.
+        position: u64,
+        /// The panic's message.
+        message: String,
+    },
+    /// A loading thread could not be started.
+    #[error("could not start a loading thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// A field in which a state and the stream it is restored to differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// Which field.
+    pub field: &'static str,
+    /// Its value in the state.
+    pub state: String,
+    /// Its value here.
+    pub here: String,
+    /// What to do.
+    pub advice: &'static str,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            field,
+            state,
+            here,
+            advice,
+        } = self;
+        write!(f, "its {field} is `{state}`, here it is `{here}`; {advice}")
+    }
+}
+
+impl Error {
+    /// Whether the caller's options are at fault, and not files or data.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Options(_) | Self::Split { .. } | Self::OutOfRange { .. }
+        )
+    }
+}
