@@ -17,4 +17,5 @@ mod view;
 pub(crate) mod wire;
 
 pub use owned::{Example, FeatureList};
+pub(crate) use view::in_feature;
 pub use view::{BytesList, ExampleView, FeatureView, FloatList, Int64List};
