@@ -2,7 +2,7 @@
 
 use crate::array_record::codec::{Codec, DecodeError, Decompressor};
 use crate::array_record::layout::{
-    BLOCK, BLOCK_HEADER, CHUNK_HEADER, ChunkHeader, ChunkType, after, hash, take_varint,
+    BLOCK, BLOCK_HEADER, CHUNK_HEADER, ChunkHeader, ChunkType, hash, take_varint,
 };
 use crate::store::ReadAt;
 use crate::{Error, Position};
@@ -155,11 +155,6 @@ impl Located {
             ));
         }
         Ok(())
-    }
-
-    /// Where the data end, for those who look behind it.
-    pub(super) fn data_end(&self) -> u64 {
-        after(self.begin, CHUNK_HEADER + self.header.data_size).unwrap_or(self.end)
     }
 }
 

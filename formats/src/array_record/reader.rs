@@ -312,7 +312,7 @@ impl Reader {
     }
 
     /// Where a chunk has to end.
-    fn limit(&self, chunk: u64) -> u64 {
+    pub(super) fn limit(&self, chunk: u64) -> u64 {
         self.inner.limit(chunk)
     }
 
@@ -414,8 +414,9 @@ impl Inner {
     }
 }
 
+/// The bytes of the file from `begin` to `limit`, mapped; or the chunk at `begin`, read into `raw`.
 #[inline]
-fn window<'a>(
+pub(super) fn window<'a>(
     source: &'a dyn ReadAt,
     begin: u64,
     limit: u64,

@@ -1,1 +1,45 @@
-//! TFRecord files.
+//! TFRecord files: framed records one after the other, plain or compressed as a whole.
+//!
+//! | bytes | field | encoding |
+//! |---|---|---|
+//! | 8 | payload length `n` | `u64`, little-endian |
+//! | 4 | masked CRC-32C of the 8 length bytes | `u32`, little-endian |
+//! | `n` | payload | opaque bytes |
+//! | 4 | masked CRC-32C of the payload | `u32`, little-endian |
+//!
+//! There is no index and no end mark: a file cut between two records looks whole.
+//!
+//! [`Reader`] streams from any [`std::io::Read`]; [`Scanner`] walks over bytes in memory or mapped, without copies; [`Writer`] writes plain
+//! and gzip files.
+//!
+//! Source: `RecordWriter` and `RecordReader` in TensorFlow, `core/lib/io/record_writer.h` and `record_reader.h`.
+//!
+//! # Examples
+//!
+//! ```
+//! use prep_formats::tfrecord::{Compression, ReadOptions, Reader, Writer};
+//!
+//! let mut writer = Writer::new(Vec::new(), Compression::Gzip)?;
+//! writer.write(b"first")?;
+//! writer.write(b"second")?;
+//! let bytes = writer.finish()?;
+//!
+//! let mut reader = Reader::new(&bytes[..], "example", ReadOptions::default())?;
+//! assert_eq!(reader.next()?, Some(&b"first"[..]));
+//! assert_eq!(reader.next()?, Some(&b"second"[..]));
+//! assert_eq!(reader.next()?, None);
+//! # Ok::<(), prep_formats::Error>(())
+//! ```
+
+mod frame;
+mod reader;
+mod scanner;
+mod writer;
+
+#[cfg(test)]
+mod golden;
+
+pub use frame::{Compression, CrcPolicy, detect};
+pub use reader::{ReadOptions, Reader};
+pub use scanner::Scanner;
+pub use writer::Writer;
