@@ -5,7 +5,7 @@ use std::io::Cursor;
 
 use libdeflater::{DecompressionError, Decompressor};
 
-use super::{HEADER_BYTES, Header, Info, filter};
+use super::{HEADER_BYTES, Header, Info, MOST_EXPANSION, filter, is_plausible};
 use crate::{Error, Result};
 
 /// Decodes PNG files. Keeps its decompressor and buffers: one per thread.
@@ -35,9 +35,6 @@ impl Default for Decoder {
         Self::new()
     }
 }
-
-/// More than deflate can expand its input. Source: the maximum of 1032:1 in zlib's technical details.
-const MOST_EXPANSION: usize = 1032;
 
 impl Decoder {
     /// A decoder without any buffers yet.
@@ -106,10 +103,9 @@ impl Decoder {
             bits,
             ..stored
         };
-        // Up to 8 pixels a byte, up to 8 bytes a pixel.
         let length = wanted
             .num_bytes()
-            .filter(|length| length / 64 / MOST_EXPANSION <= file.len())
+            .filter(|&length| is_plausible(length, file.len()))
             .ok_or_else(|| too_short(&stored, file.len()))?;
         let start = out.len();
         out.resize(start + length, 0);
@@ -132,7 +128,7 @@ impl Decoder {
         let mut reader = decoder.read_info().map_err(failed)?;
         let length = reader
             .output_buffer_size()
-            .filter(|length| length / 64 / MOST_EXPANSION <= file.len())
+            .filter(|&length| is_plausible(length, file.len()))
             .ok_or_else(|| Error::damaged("PNG is too small for its size in pixels"))?;
         self.samples.clear();
         self.samples.resize(length, 0);

@@ -48,6 +48,14 @@ impl Info {
     }
 }
 
+/// More than deflate can expand its input. Source: the maximum of 1032:1 in zlib's technical details.
+const MOST_EXPANSION: usize = 1032;
+
+/// Whether a file of `file_bytes` can hold pixels of `num_bytes` at all: up to 8 pixels a byte become up to 8 bytes each.
+pub(crate) fn is_plausible(num_bytes: usize, file_bytes: usize) -> bool {
+    num_bytes / 64 / MOST_EXPANSION <= file_bytes
+}
+
 /// The fields of IHDR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Header {
