@@ -1,7 +1,6 @@
 //! What all commands share about output: usage errors, the printed chain of causes, exit codes.
 
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use crate::cli::Outcome;
 
@@ -21,11 +20,11 @@ pub(crate) struct Hinted {
 }
 
 /// Prints an error with its causes and gives the exit code. A closed pipe on stdout is success.
-pub(crate) fn finish(result: anyhow::Result<Outcome>) -> ExitCode {
+pub(crate) fn finish(result: anyhow::Result<Outcome>) -> u8 {
     let error = match result {
-        Ok(Outcome::Done) => return ExitCode::SUCCESS,
-        Ok(Outcome::No) => return ExitCode::from(1),
-        Ok(Outcome::Skipped) => return ExitCode::from(3),
+        Ok(Outcome::Done) => return 0,
+        Ok(Outcome::No) => return 1,
+        Ok(Outcome::Skipped) => return 3,
         Err(error) => error,
     };
     let closed_pipe = error.chain().any(|cause| {
@@ -34,7 +33,7 @@ pub(crate) fn finish(result: anyhow::Result<Outcome>) -> ExitCode {
             .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
     });
     if closed_pipe {
-        return ExitCode::SUCCESS;
+        return 0;
     }
     let mut text = format!("error: {error}\n");
     for cause in error.chain().skip(1) {
@@ -46,9 +45,9 @@ pub(crate) fn finish(result: anyhow::Result<Outcome>) -> ExitCode {
         }
     }
     let _ = io::stderr().write_all(text.as_bytes());
-    ExitCode::from(if error.chain().any(|cause| cause.is::<Usage>()) {
+    if error.chain().any(|cause| cause.is::<Usage>()) {
         2
     } else {
         1
-    })
+    }
 }
