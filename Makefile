@@ -8,12 +8,15 @@ ROUNDS ?= 3
 
 VENV := target/venv
 BENCH_VENV := target/bench-venv
+PYTHON_VENV := target/python-venv
+CLEAN_VENV := target/clean-venv
+WHEELS := target/wheels
 BENCH_WORK := target/bench
 STEP := scripts/step
 
 export CARGO PYTHON
 
-.PHONY: help demo build release test test-rust test-interop test-docs test-all soak bench bench-quick fmt lint doc clean install
+.PHONY: help demo build release test test-rust test-interop test-docs test-all soak bench bench-quick bench-python wheel test-python fmt lint doc clean install
 .NOTPARALLEL:
 
 help: ## This list
@@ -36,6 +39,7 @@ test: ## Everything that needs no gigabytes: lint, documentation, Rust tests, in
 	@$(STEP) "Rust tests" $(MAKE) --no-print-directory test-rust
 	@$(STEP) "README and other documents" $(MAKE) --no-print-directory test-docs
 	@$(STEP) "interoperability tests" $(MAKE) --no-print-directory test-interop
+	@$(STEP) "Python package" $(MAKE) --no-print-directory test-python
 	@echo "all tests passed"
 
 test-rust:
@@ -47,6 +51,21 @@ test-docs: release
 test-interop: release
 	@$(STEP) "Python packages into $(VENV)" scripts/venv $(VENV) tests/interop/requirements.txt
 	PREP_BIN=$(CURDIR)/target/release/prep $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/interop
+
+wheel: ## The Python package: target/wheels/prep_data-VERSION-*.whl
+	@$(STEP) "Python packages into $(PYTHON_VENV)" scripts/venv $(PYTHON_VENV) python/tests/requirements.txt
+	@rm -rf $(WHEELS)
+	$(PYTHON_VENV)/bin/maturin build --quiet --release --locked --manifest-path python/Cargo.toml --out $(WHEELS)
+
+test-python: wheel
+	@scripts/venv $(CLEAN_VENV) python/tests/clean-requirements.txt
+	@for venv in $(CLEAN_VENV) $(PYTHON_VENV); do \
+		$$venv/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall $(WHEELS)/*.whl || exit 1; done
+	$(CLEAN_VENV)/bin/python python/tests/clean.py
+	$(PYTHON_VENV)/bin/python -m mypy --config-file python/pyproject.toml -p prep
+	$(PYTHON_VENV)/bin/python -m mypy --config-file python/pyproject.toml python/tests/usage.py
+	$(PYTHON_VENV)/bin/stubtest --mypy-config-file python/pyproject.toml --allowlist python/tests/allowed.txt prep
+	$(PYTHON_VENV)/bin/python -m pytest -c python/pyproject.toml python/tests
 
 test-all: test ## test, and what needs gigabytes of packages: our golden files against TFDS's builders of today
 	@$(STEP) "Python packages into $(BENCH_VENV)" scripts/venv $(BENCH_VENV) bench/requirements.txt
@@ -70,6 +89,10 @@ bench-quick: release ## The same, one round over a fifth of the data: to see tha
 	@$(STEP) "Python packages into $(BENCH_VENV)" scripts/venv $(BENCH_VENV) bench/requirements.txt
 	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK)-quick \
 		--fashion "$$(bench/fashion_mnist.sh $(CURDIR)/$(BENCH_WORK))" --rounds 1 --seconds 2 --epochs 4 --batch-images 2000
+
+bench-python: wheel ## The Python package beside array_record and Grain, and beside the command: lookups, batches
+	@$(PYTHON_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
+	$(PYTHON_VENV)/bin/python python/benchmarks/run.py --rounds $(ROUNDS)
 
 fmt: ## Formats all code
 	$(CARGO) fmt --all

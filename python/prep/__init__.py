@@ -1,0 +1,30 @@
+"""Prep: datasets as indexed ArrayRecord shards, a catalog of them, and batches by name.
+
+| to | call |
+| --- | --- |
+| stream shuffled batches of NumPy arrays | `prep.load("cifar10", batch_size=256, seed=42)` |
+| read single examples and slices | `prep.open("cifar10", split="test")[7]` |
+| feed Grain | `prep.grain.DataSource("cifar10")` |
+| read ArrayRecord files by index | `prep.ArrayRecordDataSource("train.array_record-*")` |
+| build a dataset, see what there is | `prep.build("mnist")`, `prep.list()`, `prep.show("mnist")` |
+
+Names are those of the command `prep`: `name`, `name/config`, `name:version`, `name@tag`. The catalog is `catalog=`, else `$PREP_CATALOG`,
+else a folder under `$PREP_HOME`. Errors are `prep.PrepError` and its subclasses in `prep.errors`.
+
+Importing this package starts no threads and imports no NumPy: the first batch does.
+"""
+
+from prep import errors, grain
+from prep._array_record import ArrayRecordDataSource
+from prep._core import __version__
+from prep._spec import ArraySpec
+from prep.errors import PrepError
+
+__all__ = [
+    "ArrayRecordDataSource",
+    "ArraySpec",
+    "PrepError",
+    "__version__",
+    "errors",
+    "grain",
+]

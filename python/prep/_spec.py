@@ -1,0 +1,20 @@
+"""What an array of a batch looks like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy
+
+
+class ArraySpec(NamedTuple):
+    """Shape and dtype of an array, known before any data are read. `None` in the shape is a size that varies.
+
+    >>> import numpy
+    >>> ArraySpec((256, 32, 32, 3), numpy.dtype("uint8")).shape
+    (256, 32, 32, 3)
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: numpy.dtype

@@ -1,0 +1,1 @@
+"""Data sources for Grain (`grain.MapDataset.source`, `grain.DataLoader`)."""

@@ -1,0 +1,339 @@
+//! Batches as dicts of NumPy arrays that view Rust's buffers.
+//!
+//! ```text
+//! numpy.ndarray --base--> Buffer --Arc--> Lent --owns--> the batch, which goes back to its pool when the last array dies
+//! ```
+//!
+//! NumPy is imported by the first batch, not by `import prep`.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::ops::DerefMut;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use prep_formats::columns::{Batch, ColumnData, ColumnSpec};
+use prep_formats::value::DType;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
+
+use crate::error::Kind;
+
+/// A batch whose column buffers are lent to Python.
+///
+/// From [`Lent::new`] to its drop Rust does not touch the buffers: Python's arrays are the only ones that read and write them.
+struct Lent {
+    owner: NonNull<dyn DerefMut<Target = Batch> + Send>,
+    /// Where the elements of each column lie, and how many bytes.
+    buffers: Vec<(*mut u8, usize)>,
+}
+
+// SAFETY: the owner is `Send`, is touched by `new` and `drop` only, and the pointers are to its heap memory, which no thread of Rust's
+// reads or writes in between.
+unsafe impl Send for Lent {}
+// SAFETY: as above; a shared reference gives addresses, and nothing is read through them here.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    fn new(mut owner: Box<dyn DerefMut<Target = Batch> + Send>) -> Self {
+        let buffers = owner
+            .columns
+            .iter_mut()
+            .map(|column| match column {
+                ColumnData::Fixed(data)
+                | ColumnData::Bytes { data, .. }
+                | ColumnData::Ragged { data, .. } => (data.as_mut_ptr(), data.len()),
+                _ => (NonNull::dangling().as_ptr(), 0),
+            })
+            .collect();
+        // A raw pointer, since a `Box` that moves would claim that nothing else points into it.
+        let owner = NonNull::from(Box::leak(owner));
+        Self { owner, buffers }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::leak` in `new`, and given back once, here.
+        drop(unsafe { Box::from_raw(self.owner.as_ptr()) });
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lent")
+            .field("buffers", &self.buffers.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The bytes of one column, for the arrays that view them: the `base` of each. Writable.
+#[pyclass(frozen, module = "prep._core")]
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    lent: Arc<Lent>,
+    column: usize,
+}
+
+#[pymethods]
+impl Buffer {
+    fn __len__(&self) -> usize {
+        self.lent.buffers[self.column].1
+    }
+
+    // SAFETY of the contract: `view` is filled by CPython's own function, which takes a reference to `slf`, so the memory lives as long as
+    // the view.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view to fill"));
+        }
+        let (start, length) = slf.get().lent.buffers[slf.get().column];
+        // SAFETY: `view` is not null and `slf` is alive; the memory is `length` bytes long and stays in place while `slf` lives.
+        let result = unsafe {
+            ffi::PyBuffer_FillInfo(
+                view,
+                slf.as_ptr(),
+                start.cast(),
+                length as ffi::Py_ssize_t,
+                0,
+                flags,
+            )
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(PyErr::fetch(slf.py()))
+        }
+    }
+}
+
+/// What every batch of a dataset looks like, with the Python objects that describe it made once.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    columns: Vec<LayoutColumn>,
+}
+
+#[derive(Debug)]
+struct LayoutColumn {
+    name: Py<PyString>,
+    spec: ColumnSpec,
+}
+
+impl Layout {
+    pub(crate) fn new(py: Python<'_>, specs: &[ColumnSpec]) -> Self {
+        let columns = specs
+            .iter()
+            .map(|spec| LayoutColumn {
+                name: PyString::intern(py, &spec.name).unbind(),
+                spec: spec.clone(),
+            })
+            .collect();
+        Self { columns }
+    }
+
+    /// A dict of one array a column, first dimension `rows`: a view where rows have one shape; an object array of `bytes` for byte
+    /// strings; a list of arrays (views) where shapes vary.
+    pub(crate) fn batch<'py>(
+        &self,
+        py: Python<'py>,
+        batch: impl DerefMut<Target = Batch> + Send + 'static,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        self.convert(py, Box::new(batch), false)
+    }
+
+    /// A dict of the values of the only row of a batch: arrays, NumPy scalars, `bytes`.
+    pub(crate) fn element<'py>(
+        &self,
+        py: Python<'py>,
+        batch: impl DerefMut<Target = Batch> + Send + 'static,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        self.convert(py, Box::new(batch), true)
+    }
+
+    fn convert<'py>(
+        &self,
+        py: Python<'py>,
+        batch: Box<dyn DerefMut<Target = Batch> + Send>,
+        single: bool,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        let rows = batch.rows;
+        // What is copied or has a shape of its own is read before the buffers are lent.
+        let mut parts = Vec::with_capacity(self.columns.len());
+        for (column, data) in self.columns.iter().zip(&batch.columns) {
+            parts.push(match data {
+                ColumnData::Fixed(_) => {
+                    let mut shape: Vec<u64> =
+                        column.spec.shape.iter().map(|size| size.unwrap_or(0)).collect();
+                    if !single {
+                        shape.insert(0, rows as u64);
+                    }
+                    Part::View { shape }
+                }
+                ColumnData::Bytes { offsets, data } => {
+                    let strings = offsets
+                        .windows(2)
+                        .map(|pair| PyBytes::new(py, &data[pair[0] as usize..pair[1] as usize]));
+                    Part::Made(if single {
+                        let mut strings = strings;
+                        match strings.next() {
+                            Some(string) => string.into_any(),
+                            None => return Err(Kind::Internal.error("a batch of one row has none")),
+                        }
+                    } else {
+                        let list = PyList::new(py, strings.collect::<Vec<_>>())?;
+                        let empty = numpy(py, "empty")?.call1((rows, numpy(py, "object_")?))?;
+                        empty.set_item(pyo3::types::PySlice::full(py), list)?;
+                        empty
+                    })
+                }
+                ColumnData::Ragged { shapes, offsets, .. } => {
+                    let rank = shapes.len() / rows.max(1);
+                    Part::Rows {
+                        shapes: shapes.chunks(rank.max(1)).map(<[u64]>::to_vec).collect(),
+                        offsets: offsets.clone(),
+                    }
+                }
+                _ => return Err(Kind::Internal.error("a kind of column that the package does not know")),
+            });
+        }
+        let lent = Arc::new(Lent::new(batch));
+        for (index, (column, part)) in self.columns.iter().zip(parts).enumerate() {
+            let buffer = || {
+                Bound::new(
+                    py,
+                    Buffer {
+                        lent: lent.clone(),
+                        column: index,
+                    },
+                )
+            };
+            let value = match part {
+                Part::Made(value) => value,
+                Part::View { shape } => {
+                    let view = array(py, column.spec.dtype, &shape, &buffer()?, 0)?;
+                    if single { scalar(py, view, &shape)? } else { view }
+                }
+                Part::Rows { shapes, offsets } => {
+                    let buffer = buffer()?;
+                    let list = PyList::empty(py);
+                    for (row, shape) in shapes.iter().take(rows).enumerate() {
+                        list.append(array(py, column.spec.dtype, shape, &buffer, offsets[row])?)?;
+                    }
+                    if single {
+                        list.get_item(0)?
+                    } else {
+                        list.into_any()
+                    }
+                }
+            };
+            dict.set_item(&column.name, value)?;
+        }
+        Ok(dict)
+    }
+
+    /// A dict of `prep.ArraySpec`: the shape of an element, or of a batch with `rows` (a number, or `None` where the last may be short).
+    pub(crate) fn element_spec<'py>(
+        &self,
+        py: Python<'py>,
+        rows: Option<Option<usize>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let class = py.import("prep._spec")?.getattr("ArraySpec")?;
+        let dict = PyDict::new(py);
+        for column in &self.columns {
+            let mut shape: Vec<Option<u64>> = column.spec.shape.clone();
+            if let Some(rows) = rows {
+                shape.insert(0, rows.map(|rows| rows as u64));
+            }
+            let spec = class.call1((PyTuple::new(py, shape)?, dtype(py, column.spec.dtype)?))?;
+            dict.set_item(&column.name, spec)?;
+        }
+        Ok(dict)
+    }
+}
+
+/// How a column is handed over.
+enum Part<'py> {
+    Made(Bound<'py, PyAny>),
+    View {
+        shape: Vec<u64>,
+    },
+    Rows {
+        shapes: Vec<Vec<u64>>,
+        offsets: Vec<u64>,
+    },
+}
+
+/// `numpy.ndarray(shape, dtype, buffer, offset)`: a view whose `base` is the buffer.
+fn array<'py>(
+    py: Python<'py>,
+    kind: DType,
+    shape: &[u64],
+    buffer: &Bound<'py, Buffer>,
+    offset: u64,
+) -> PyResult<Bound<'py, PyAny>> {
+    static NDARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    NDARRAY.import(py, "numpy", "ndarray")?.call1((
+        PyTuple::new(py, shape)?,
+        dtype(py, kind)?,
+        buffer,
+        offset,
+    ))
+}
+
+/// An array without dimensions as a NumPy scalar, others as they are.
+fn scalar<'py>(py: Python<'py>, value: Bound<'py, PyAny>, shape: &[u64]) -> PyResult<Bound<'py, PyAny>> {
+    if shape.is_empty() {
+        value.get_item(PyTuple::empty(py))
+    } else {
+        Ok(value)
+    }
+}
+
+fn numpy<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("numpy")?.getattr(name)
+}
+
+/// The NumPy dtype of an element type; that of byte strings is `object`.
+fn dtype(py: Python<'_>, kind: DType) -> PyResult<Bound<'_, PyAny>> {
+    const KINDS: usize = 14;
+    static DTYPES: [PyOnceLock<Py<PyAny>>; KINDS] = [const { PyOnceLock::new() }; KINDS];
+    let name = match kind {
+        DType::Bool => "bool",
+        DType::UInt8 => "uint8",
+        DType::Int8 => "int8",
+        DType::UInt16 => "<u2",
+        DType::Int16 => "<i2",
+        DType::UInt32 => "<u4",
+        DType::Int32 => "<i4",
+        DType::UInt64 => "<u8",
+        DType::Int64 => "<i8",
+        DType::Float16 => "<f2",
+        DType::BFloat16 => "bfloat16",
+        DType::Float32 => "<f4",
+        DType::Float64 => "<f8",
+        DType::String => "object",
+        _ => return Err(Kind::Unsupported.error(format!("NumPy has no dtype for {kind:?}"))),
+    };
+    let make = || -> PyResult<Py<PyAny>> {
+        let argument = if kind == DType::BFloat16 {
+            // NumPy knows it through the package that JAX and TensorFlow use.
+            py.import("ml_dtypes")
+                .map_err(|_| {
+                    Kind::Unsupported.error("arrays of bfloat16 need the package `ml_dtypes`: install it")
+                })?
+                .getattr("bfloat16")?
+        } else {
+            PyString::new(py, name).into_any()
+        };
+        Ok(numpy(py, "dtype")?.call1((argument,))?.unbind())
+    };
+    let index = kind as usize;
+    match DTYPES.get(index) {
+        Some(slot) => Ok(slot.get_or_try_init(py, make)?.bind(py).clone()),
+        None => Ok(make()?.into_bound(py)),
+    }
+}

@@ -1,0 +1,99 @@
+//! Rust errors as exceptions of `prep.errors`.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+/// The exceptions of `prep/errors.py`, one per thing a caller would catch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    NotFound,
+    Invalid,
+    Damaged,
+    Unsupported,
+    Storage,
+    OutOfRange,
+    State,
+    Conflict,
+    Build,
+    Closed,
+    Internal,
+}
+
+impl Kind {
+    fn class(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        static CLASSES: [PyOnceLock<Py<PyType>>; 11] = [const { PyOnceLock::new() }; 11];
+        let name = match self {
+            Self::NotFound => "NotFoundError",
+            Self::Invalid => "InvalidError",
+            Self::Damaged => "DamagedError",
+            Self::Unsupported => "UnsupportedError",
+            Self::Storage => "StorageError",
+            Self::OutOfRange => "OutOfRangeError",
+            Self::State => "StateError",
+            Self::Conflict => "ConflictError",
+            Self::Build => "BuildError",
+            Self::Closed => "ClosedError",
+            Self::Internal => "InternalError",
+        };
+        CLASSES[self as usize]
+            .import(py, "prep.errors", name)
+            .map(|class| class.clone().into_any())
+    }
+
+    /// The exception of this kind.
+    pub(crate) fn error(self, message: impl Into<String>) -> PyErr {
+        let message = message.into();
+        Python::attach(
+            |py| match self.class(py).and_then(|class| class.call1((message,))) {
+                Ok(instance) => PyErr::from_value(instance),
+                Err(error) => error,
+            },
+        )
+    }
+}
+
+/// What a Rust error becomes. Implemented for every error that crosses the boundary.
+pub(crate) trait IntoPython {
+    /// The exception's kind and text, causes included.
+    fn into_python(self) -> PyErr;
+}
+
+impl IntoPython for PyErr {
+    fn into_python(self) -> PyErr {
+        self
+    }
+}
+
+impl IntoPython for prep_formats::Error {
+    fn into_python(self) -> PyErr {
+        kind_of_format(&self).error(chain(&self))
+    }
+}
+
+pub(crate) fn kind_of_format(error: &prep_formats::Error) -> Kind {
+    use prep_formats::Error;
+    match error {
+        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Kind::NotFound,
+        Error::Io { .. } => Kind::Storage,
+        Error::Damaged { .. } => Kind::Damaged,
+        Error::Unsupported { .. } => Kind::Unsupported,
+        Error::Invalid(_) => Kind::Invalid,
+        _ => Kind::Storage,
+    }
+}
+
+/// An error and its causes on one line, separated by colons; a cause that its parent has said already is not repeated.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text += ": ";
+            text += &said;
+        }
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,21 @@
+"""The typed example program, and the examples in the documentation."""
+
+import doctest
+import importlib
+import pathlib
+
+import pytest
+import usage
+
+DATA = pathlib.Path(__file__).parent / "data"
+
+
+def test_the_typed_program_runs():
+    assert usage.records(DATA / "words.array_record") == (3, b"alpha", [b"gamma", b"beta"])
+
+
+@pytest.mark.parametrize("name", ["prep", "prep.errors", "prep._spec", "prep._array_record", "prep.grain"])
+def test_the_examples_in_the_documentation_hold(name, monkeypatch):
+    monkeypatch.chdir(pathlib.Path(__file__).parent.parent)
+    failed, _ = doctest.testmod(importlib.import_module(name))
+    assert failed == 0
