@@ -53,7 +53,7 @@ pub enum Error {
         global_index: u64,
         /// The cause.
         #[source]
-        source: prep_formats::Error,
+        source: Box<prep_formats::Error>,
     },
     /// A file cannot be opened or read.
     #[error(transparent)]

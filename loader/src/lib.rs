@@ -2,14 +2,28 @@
 //!
 //! The order of the stream is specified in ORDER.md; [`permutation`], [`order`] and [`deal`] follow it.
 
+mod batch;
+mod dataset;
 pub mod deal;
 mod error;
 pub mod grain_shuffle;
+mod loader;
+mod options;
 pub mod order;
 pub mod permutation;
+mod plan;
 pub mod split;
 mod state;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 
+pub use batch::PooledBatch;
+pub use dataset::Dataset;
 pub use error::{Conflict, Error, Result};
+pub use loader::Loader;
+pub use options::LoadOptions;
 pub use order::{ORDER_VERSION, Order};
+pub use plan::Plan;
 pub use state::{STATE_FORMAT, State};

@@ -1,0 +1,656 @@
+//! A split of a dataset with random access: indices to records to rows.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use prep_catalog::manifest::{MANIFEST_FILE, Manifest};
+use prep_formats::array_record::{Reader, Scratch};
+use prep_formats::columns::{Batch, BatchDecoder, ColumnSpec};
+use prep_formats::features::Features;
+use prep_formats::store::{self, Location};
+
+use crate::error::{Error, Result};
+use crate::split::{ResolvedSplit, SplitLengths};
+
+/// Shards that are kept open by default: each takes one mapping (a process has 65,530) and the memory of its index.
+const MAX_OPEN_SHARDS: usize = 4_096;
+/// Readers that a reading thread keeps at hand without asking the dataset.
+const NEAR_READERS: usize = 64;
+/// How many rows ahead the records are fetched into the processor's caches. Measured on 2 KB records: 4 to 16 are alike.
+const ROWS_AHEAD: usize = 8;
+
+/// One split of a dataset version, or a part of one, or several after one another; cheap to clone and to share between threads.
+///
+/// Opening reads the manifest and the features, and no shard. Shards are opened when they are first read, checked against the manifest,
+/// and kept; above a count the least recently used are closed. Holds some 100 bytes a shard, and the indices of open shards.
+#[derive(Clone)]
+pub struct Dataset {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    manifest: Manifest,
+    folder: Location,
+    features: Features,
+    split: ResolvedSplit,
+    /// Records, the number of the index after the last.
+    records: u64,
+    /// First index of each run, for the search.
+    starts: Vec<u64>,
+    runs: Vec<Run>,
+    shards: Vec<Shard>,
+    /// Open shards, the oldest first.
+    open_order: Mutex<VecDeque<usize>>,
+    max_open_shards: usize,
+    stamp: Mutex<Option<Stamp>>,
+    specs: Vec<ColumnSpec>,
+    /// For single rows: what [`Dataset::get`] needs, kept from call to call.
+    contexts: Mutex<Vec<ReadContext>>,
+}
+
+/// Successive records of one shard.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    shard: usize,
+    /// First record in the shard.
+    record: u64,
+    /// Its global index.
+    global_index: u64,
+}
+
+struct Shard {
+    path: String,
+    records: u64,
+    bytes: u64,
+    reader: RwLock<Option<Reader>>,
+    /// Read since the last look for a shard to close.
+    used: AtomicBool,
+}
+
+/// Where a record is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    shard: usize,
+    record: u64,
+    global_index: u64,
+}
+
+/// Tells whether a file is still the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    length: u64,
+    modified: Option<std::time::SystemTime>,
+    file_number: u64,
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let metadata = path.metadata().ok()?;
+        #[cfg(unix)]
+        let file_number = std::os::unix::fs::MetadataExt::ino(&metadata);
+        #[cfg(not(unix))]
+        let file_number = 0;
+        Some(Self {
+            length: metadata.len(),
+            modified: metadata.modified().ok(),
+            file_number,
+        })
+    }
+}
+
+/// What one thread needs to read and decode: buffers, the decoder, readers at hand.
+pub(crate) struct ReadContext {
+    decoder: BatchDecoder,
+    scratch: Scratch,
+    near: Vec<Option<(usize, Reader)>>,
+    places: Vec<Place>,
+}
+
+impl fmt::Debug for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dataset")
+            .field("name", &self.name())
+            .field("split", &self.inner.split.to_string())
+            .field("records", &self.inner.records)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Dataset {
+    /// Opens a split of a version that lies in a folder, whatever the catalog says.
+    ///
+    /// # Errors
+    /// A folder without manifest or features, a split string that does not fit.
+    pub fn open_folder(folder: &Location, split: &str) -> Result<Self> {
+        let manifest = read_manifest(folder)?;
+        Self::with_manifest(folder, manifest, split)
+    }
+
+    /// Opens a split of a version whose manifest is known: that in the folder has to be the same.
+    ///
+    /// # Errors
+    /// As [`open_folder`](Self::open_folder); [`Error::Changed`] where the folder holds another build.
+    pub fn with_manifest(folder: &Location, manifest: Manifest, split: &str) -> Result<Self> {
+        let stamp = manifest_path(folder).and_then(|path| Stamp::of(&path));
+        check_manifest(folder, &manifest)?;
+        let features = match folder.as_path() {
+            Some(path) => Features::read_folder(&path)?,
+            None => {
+                return Err(Error::Options(format!(
+                    "{folder}: only local datasets can be opened yet"
+                )));
+            }
+        };
+        let lengths: Vec<SplitLengths> = manifest
+            .splits
+            .iter()
+            .map(|split| SplitLengths {
+                name: split.name.clone(),
+                shards: split.shards.iter().map(|shard| shard.records).collect(),
+            })
+            .collect();
+        let split = ResolvedSplit::parse(split, &lengths)?;
+        // Of any schema, also one that cannot be decoded yet: its records can be read.
+        let specs = features
+            .iter()
+            .map(|(name, feature)| ColumnSpec {
+                name: name.to_string(),
+                dtype: feature.dtype(),
+                shape: feature.shape().to_vec(),
+            })
+            .collect();
+        let mut dataset = Inner {
+            records: split.records(),
+            starts: Vec::new(),
+            runs: Vec::new(),
+            shards: Vec::new(),
+            open_order: Mutex::default(),
+            max_open_shards: MAX_OPEN_SHARDS,
+            stamp: Mutex::new(stamp),
+            specs,
+            contexts: Mutex::default(),
+            folder: folder.clone(),
+            features,
+            split,
+            manifest,
+        };
+        dataset.lay_out();
+        Ok(Self {
+            inner: Arc::new(dataset),
+        })
+    }
+
+    /// The dataset with another limit of shards kept open, at least 1. Default 4,096.
+    ///
+    /// A thread that reads keeps up to 64 more at hand.
+    #[must_use]
+    pub fn with_max_open_shards(self, max_open_shards: usize) -> Self {
+        let inner = &self.inner;
+        let mut fresh = Inner {
+            manifest: inner.manifest.clone(),
+            folder: inner.folder.clone(),
+            features: inner.features.clone(),
+            split: inner.split.clone(),
+            records: inner.records,
+            starts: Vec::new(),
+            runs: Vec::new(),
+            shards: Vec::new(),
+            open_order: Mutex::default(),
+            max_open_shards: max_open_shards.max(1),
+            stamp: Mutex::new(*lock(&inner.stamp)),
+            specs: inner.specs.clone(),
+            contexts: Mutex::default(),
+        };
+        fresh.lay_out();
+        Self {
+            inner: Arc::new(fresh),
+        }
+    }
+
+    /// `name:version` or `name/config:version`: opens this version again.
+    pub fn name(&self) -> String {
+        let manifest = &self.inner.manifest;
+        match &manifest.config {
+            None => format!("{}:{}", manifest.name, manifest.version),
+            Some(config) => format!("{}/{config}:{}", manifest.name, manifest.version),
+        }
+    }
+
+    /// The version's description.
+    pub fn manifest(&self) -> &Manifest {
+        &self.inner.manifest
+    }
+
+    /// The folder that it lies in.
+    pub fn folder(&self) -> &Location {
+        &self.inner.folder
+    }
+
+    /// The split, resolved.
+    pub fn split(&self) -> &ResolvedSplit {
+        &self.inner.split
+    }
+
+    /// Number of records.
+    pub fn len(&self) -> u64 {
+        self.inner.records
+    }
+
+    /// Whether there are no records.
+    pub fn is_empty(&self) -> bool {
+        self.inner.records == 0
+    }
+
+    /// The schema.
+    pub fn features(&self) -> &Features {
+        &self.inner.features
+    }
+
+    /// Name, dtype and shape of each feature of one row, images decoded; known without reading data.
+    pub fn element_spec(&self) -> &[ColumnSpec] {
+        &self.inner.specs
+    }
+
+    /// The position of a record in its whole split: ORDER.md, section 1.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn global_index(&self, index: u64) -> Result<u64> {
+        Ok(self.place(index)?.global_index)
+    }
+
+    /// One record as stored: a serialized `tf.train.Example`. O(1), and a copy of the bytes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; a damaged record or a changed shard, named.
+    pub fn record(&self, index: u64) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.visit_records(&[index], |_, record| {
+            bytes.extend_from_slice(record);
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// Calls `visit(index, record)` for each index, in the order given, without copying records.
+    ///
+    /// # Errors
+    /// As [`record`](Self::record); stops at the first error, also one of `visit`.
+    pub fn visit_records(
+        &self,
+        indices: &[u64],
+        mut visit: impl FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.in_context(|context| {
+            for &index in indices {
+                let place = self.place(index)?;
+                self.near_reader(place.shard, &mut context.near)?;
+                let Some((_, reader)) = &context.near[place.shard % NEAR_READERS] else {
+                    unreachable!("near_reader has put it there")
+                };
+                let record = reader
+                    .record(place.record, &mut context.scratch)
+                    .map_err(|error| self.record_error(place, error))?;
+                visit(index, record)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// One decoded row, as a batch of one: shapes are those of [`element_spec`](Self::element_spec) with a 1 in front.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; a record that cannot be read or decoded, named.
+    pub fn get(&self, index: u64) -> Result<Batch> {
+        self.get_many(&[index])
+    }
+
+    /// Decoded rows in the order of the indices, which may repeat.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_many(&self, indices: &[u64]) -> Result<Batch> {
+        self.in_context(|context| {
+            let mut batch = context.decoder.new_batch(indices.len());
+            self.read_rows(indices, context, &mut batch, &AtomicBool::new(false))?;
+            Ok(batch)
+        })
+    }
+
+    fn in_context<T>(&self, work: impl FnOnce(&mut ReadContext) -> Result<T>) -> Result<T> {
+        let kept = lock(&self.inner.contexts).pop();
+        let mut context = match kept {
+            Some(context) => context,
+            None => self.read_context(None, true)?,
+        };
+        let result = work(&mut context);
+        let mut contexts = lock(&self.inner.contexts);
+        if contexts.len() < 16 {
+            contexts.push(context);
+        }
+        result
+    }
+
+    /// What a thread needs to decode these columns (`None`: all).
+    pub(crate) fn read_context(
+        &self,
+        columns: Option<&[String]>,
+        decode_images: bool,
+    ) -> Result<ReadContext> {
+        let decoder = match columns {
+            None => BatchDecoder::new(&self.inner.features, decode_images)?,
+            Some(columns) => BatchDecoder::new(&self.selected(columns)?, decode_images)?,
+        };
+        Ok(ReadContext {
+            decoder,
+            scratch: Scratch::default(),
+            near: (0..NEAR_READERS).map(|_| None).collect(),
+            places: Vec::new(),
+        })
+    }
+
+    fn selected(&self, columns: &[String]) -> Result<Features> {
+        let mut selected = Vec::new();
+        for column in columns {
+            match self.inner.features.iter().find(|(name, _)| name == column) {
+                Some((name, feature)) => selected.push((name.to_string(), feature.clone())),
+                None => {
+                    let names: Vec<String> = self
+                        .inner
+                        .features
+                        .iter()
+                        .map(|(name, _)| format!("`{name}`"))
+                        .collect();
+                    return Err(Error::Options(format!(
+                        "there is no column `{column}`; the dataset has {}",
+                        names.join(", ")
+                    )));
+                }
+            }
+        }
+        if selected.is_empty() {
+            return Err(Error::Options("no column is selected".into()));
+        }
+        Ok(Features::new(selected)?)
+    }
+
+    /// Decodes rows into an empty batch, in the order of the indices. `false`: `stop` was set, and the batch is not whole.
+    pub(crate) fn read_rows(
+        &self,
+        indices: &[u64],
+        context: &mut ReadContext,
+        batch: &mut Batch,
+        stop: &AtomicBool,
+    ) -> Result<bool> {
+        let ReadContext {
+            decoder,
+            scratch,
+            near,
+            places,
+        } = context;
+        places.clear();
+        for &index in indices {
+            places.push(self.place(index)?);
+        }
+        for (row, &place) in places.iter().enumerate() {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            if let Some(ahead) = places.get(row + ROWS_AHEAD)
+                && let Some((shard, reader)) = &near[ahead.shard % NEAR_READERS]
+                && *shard == ahead.shard
+            {
+                reader.prefetch(ahead.record);
+            }
+            self.near_reader(place.shard, near)?;
+            let Some((_, reader)) = &near[place.shard % NEAR_READERS] else {
+                unreachable!("near_reader has put it there")
+            };
+            reader
+                .record(place.record, scratch)
+                .and_then(|record| decoder.push(record, batch))
+                .map_err(|error| self.record_error(place, error))?;
+        }
+        Ok(true)
+    }
+
+    fn record_error(&self, place: Place, source: prep_formats::Error) -> Error {
+        Error::Record {
+            path: self.shard_location(place.shard).to_string(),
+            record: place.record,
+            global_index: place.global_index,
+            source: Box::new(source),
+        }
+    }
+
+    /// Where the record of an index is stored: a binary search over the shards.
+    pub(crate) fn place(&self, index: u64) -> Result<Place> {
+        let inner = &*self.inner;
+        if index >= inner.records {
+            return Err(Error::OutOfRange {
+                index,
+                length: inner.records,
+            });
+        }
+        let at = inner.starts.partition_point(|&start| start <= index) - 1;
+        let (run, within) = (inner.runs[at], index - inner.starts[at]);
+        Ok(Place {
+            shard: run.shard,
+            record: run.record + within,
+            global_index: run.global_index + within,
+        })
+    }
+
+    /// Puts a shard's reader into its place among those at hand.
+    fn near_reader(&self, shard: usize, near: &mut [Option<(usize, Reader)>]) -> Result<()> {
+        let slot = &mut near[shard % NEAR_READERS];
+        if !matches!(slot, Some((held, _)) if *held == shard) {
+            *slot = Some((shard, self.reader(shard)?));
+        }
+        Ok(())
+    }
+
+    fn shard_location(&self, shard: usize) -> Location {
+        self.inner.folder.join(&self.inner.shards[shard].path)
+    }
+
+    /// The reader of a shard, opened and checked if it is not open.
+    fn reader(&self, number: usize) -> Result<Reader> {
+        let shard = &self.inner.shards[number];
+        {
+            let reader = shard.reader.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(reader) = &*reader {
+                shard.used.store(true, Ordering::Relaxed);
+                return Ok(reader.clone());
+            }
+        }
+        let mut slot = shard.reader.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reader) = &*slot {
+            return Ok(reader.clone());
+        }
+        let reader = self.open_shard(number)?;
+        *slot = Some(reader.clone());
+        drop(slot);
+        self.close_others(number);
+        Ok(reader)
+    }
+
+    fn open_shard(&self, number: usize) -> Result<Reader> {
+        self.check_unchanged()?;
+        let shard = &self.inner.shards[number];
+        let location = self.shard_location(number);
+        let source = store::open(&location)?;
+        let changed = |what: &str, found: u64, wanted: u64| Error::Changed {
+            path: location.to_string(),
+            reason: format!(
+                "the file has {found} {what}, the manifest says {wanted}: it was cut or replaced; run `prep verify {}`",
+                self.name()
+            ),
+        };
+        if source.len() != shard.bytes {
+            return Err(changed("bytes", source.len(), shard.bytes));
+        }
+        let reader = Reader::from_source(source)?;
+        if reader.num_records() != shard.records {
+            return Err(changed("records", reader.num_records(), shard.records));
+        }
+        Ok(reader)
+    }
+
+    /// Notes an opened shard and closes one that was not read lately where there are too many.
+    fn close_others(&self, opened: usize) {
+        let inner = &*self.inner;
+        let mut order = lock(&inner.open_order);
+        order.push_back(opened);
+        let mut looks = 2 * order.len();
+        while order.len() > inner.max_open_shards && looks > 0 {
+            looks -= 1;
+            let Some(candidate) = order.pop_front() else {
+                break;
+            };
+            let shard = &inner.shards[candidate];
+            // A second chance for those in use; one that is being opened or read this moment stays.
+            let closed = candidate != opened
+                && !shard.used.swap(false, Ordering::Relaxed)
+                && shard
+                    .reader
+                    .try_write()
+                    .is_ok_and(|mut reader| reader.take().is_some());
+            if !closed {
+                order.push_back(candidate);
+            }
+        }
+    }
+
+    /// That the folder still holds the build that was opened. One `stat` where nothing has happened.
+    fn check_unchanged(&self) -> Result<()> {
+        let Some(path) = manifest_path(&self.inner.folder) else {
+            return Ok(());
+        };
+        let now = Stamp::of(&path);
+        let mut stamp = lock(&self.inner.stamp);
+        if now.is_none() || now != *stamp {
+            check_manifest(&self.inner.folder, &self.inner.manifest)?;
+            *stamp = now;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Dataset {
+    pub(crate) fn num_open_shards(&self) -> usize {
+        let is_open = |shard: &&Shard| shard.reader.read().unwrap().is_some();
+        self.inner.shards.iter().filter(is_open).count()
+    }
+}
+
+impl Inner {
+    /// Cuts the parts of the split into runs of one shard each. Shards that are named twice have one entry.
+    fn lay_out(&mut self) {
+        let mut numbers = vec![None; self.manifest.splits.len()];
+        let mut global_starts = vec![None; self.manifest.splits.len()];
+        let mut next_global = 0;
+        let mut start = 0;
+        for part in self.split.parts() {
+            let split = &self.manifest.splits[part.split];
+            let split_global = *global_starts[part.split].get_or_insert_with(|| {
+                let first = next_global;
+                next_global += split.shards.iter().map(|shard| shard.records).sum::<u64>();
+                first
+            });
+            let first_shard = *numbers[part.split].get_or_insert_with(|| {
+                let first = self.shards.len();
+                self.shards.extend(split.shards.iter().map(|shard| Shard {
+                    path: shard.path.clone(),
+                    records: shard.records,
+                    bytes: shard.bytes,
+                    reader: RwLock::new(None),
+                    used: AtomicBool::new(false),
+                }));
+                first
+            });
+            let mut shard_start = 0;
+            for (number, shard) in split.shards.iter().enumerate() {
+                let from = part.start.max(shard_start);
+                let to = part.end.min(shard_start + shard.records);
+                if from < to {
+                    self.starts.push(start);
+                    self.runs.push(Run {
+                        shard: first_shard + number,
+                        record: from - shard_start,
+                        global_index: split_global + from,
+                    });
+                    start += to - from;
+                }
+                shard_start += shard.records;
+            }
+        }
+    }
+}
+
+impl ReadContext {
+    /// Name, dtype and row shape of the columns it decodes.
+    pub(crate) fn specs(&self) -> &[ColumnSpec] {
+        self.decoder.specs()
+    }
+
+    /// An empty batch with room for some rows.
+    pub(crate) fn new_batch(&self, rows: usize) -> Batch {
+        self.decoder.new_batch(rows)
+    }
+
+    /// The global indices of the rows that were read last.
+    pub(crate) fn global_indices(&self) -> impl Iterator<Item = u64> {
+        self.places.iter().map(|place| place.global_index)
+    }
+
+    /// Empties a batch of this decoder and keeps its buffers.
+    pub(crate) fn clear(&self, batch: &mut Batch) {
+        self.decoder.clear(batch);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn manifest_path(folder: &Location) -> Option<PathBuf> {
+    folder.join(MANIFEST_FILE).as_path()
+}
+
+fn check_manifest(folder: &Location, wanted: &Manifest) -> Result<()> {
+    let found = read_manifest(folder)?;
+    if found == *wanted {
+        return Ok(());
+    }
+    let side = |manifest: &Manifest| {
+        format!(
+            "{}:{}, content {}",
+            manifest.name,
+            manifest.version,
+            manifest.fingerprint.get(..16).unwrap_or(&manifest.fingerprint)
+        )
+    };
+    Err(Error::Changed {
+        path: folder.to_string(),
+        reason: format!(
+            "the folder now holds another build ({}) than the one opened ({}); open the dataset again",
+            side(&found),
+            side(wanted)
+        ),
+    })
+}
+
+fn read_manifest(folder: &Location) -> Result<Manifest> {
+    let file = store::open(&folder.join(MANIFEST_FILE))?;
+    let mut text = vec![0; file.len() as usize];
+    file.read_at(0, &mut text)?;
+    serde_json::from_slice(&text).map_err(|error| Error::Changed {
+        path: file.name().to_string(),
+        reason: format!("this is not a manifest: {error}"),
+    })
+}
