@@ -324,7 +324,7 @@ impl<R: Read> Reader<R> {
             return Error::io(&self.name, "read")(error);
         }
         let what = match error.kind() {
-            io::ErrorKind::UnexpectedEof => "is cut short".to_string(),
+            io::ErrorKind::UnexpectedEof => "is cut short, or something follows it".to_string(),
             _ => format!("is damaged, or something follows it: {error}"),
         };
         Error::Damaged {

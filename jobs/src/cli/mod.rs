@@ -5,13 +5,16 @@
 
 mod build;
 mod cat;
+mod cat_dataset;
 mod completions;
 mod inspect;
 mod list;
 mod load;
 mod output;
+mod record_file;
 mod show;
 mod verify;
+mod verify_dataset;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
