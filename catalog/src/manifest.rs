@@ -1,9 +1,24 @@
 //! The immutable description of a dataset version: what lies in its folder, and what it was made from.
+//!
+//! `prep_manifest.json` is the last file written into a version's folder, and a pure function of recipe, source bytes and output
+//! options: no time, host or absolute path. The log holds its SHA-256, and it holds that of every shard, so one hash vouches for
+//! all bytes. It is read before any shard: opening a dataset of 10^4 shards reads about 5 MB here and none of the shards.
 
+use std::collections::HashSet;
+use std::path::{Component, Path};
+
+use prep_formats::store::Location;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::fingerprint::SequenceHash;
+use crate::{DatasetName, Error, Result, Version, store};
 
 /// File name of the manifest inside a version's folder.
 pub const MANIFEST_FILE: &str = "prep_manifest.json";
+
+/// The format written, and the newest one read.
+pub const MANIFEST_FORMAT: u32 = 1;
 
 /// A dataset version's immutable description. A pure function of recipe, source bytes and output options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,8 +82,311 @@ pub struct ShardManifest {
     pub bytes: u64,
     /// SHA-256 of the file, hex.
     pub sha256: String,
+    /// [`SequenceHash`] of the records, hex: joined in order they give the split's, whatever becomes of its other shards.
+    pub sequence_hash: String,
     /// Smallest sort key, hex; `null` for an empty shard.
     pub min_key: Option<String>,
     /// Largest sort key, hex.
     pub max_key: Option<String>,
+}
+
+impl Manifest {
+    /// The canonical text: the bytes of the file. The same manifest always gives the same bytes.
+    ///
+    /// # Panics
+    /// Never: a manifest holds nothing that JSON lacks.
+    pub fn to_json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).expect("a manifest is texts and whole numbers");
+        text.push('\n');
+        text
+    }
+
+    /// SHA-256 of the canonical text, hex: what the log holds.
+    pub fn sha256(&self) -> String {
+        hex::encode(Sha256::digest(self.to_json()))
+    }
+
+    /// Parses and checks the text of a manifest. `at` is its path or URL, for messages.
+    ///
+    /// # Errors
+    /// [`Error::Manifest`] for text that is not a manifest, a format newer than [`MANIFEST_FORMAT`], and all that
+    /// [`validate`](Self::validate) finds.
+    pub fn from_json(bytes: &[u8], at: &str) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let wrong = |reason: String| Error::Manifest {
+            path: at.to_string(),
+            reason,
+        };
+        let head: Head =
+            serde_json::from_slice(bytes).map_err(|error| wrong(format!("not a manifest: {error}")))?;
+        if head.format != MANIFEST_FORMAT {
+            return Err(wrong(format!(
+                "it has format {}, this version of prep reads {MANIFEST_FORMAT}",
+                head.format
+            )));
+        }
+        let manifest: Self =
+            serde_json::from_slice(bytes).map_err(|error| wrong(format!("not a manifest: {error}")))?;
+        manifest.validate().map_err(wrong)?;
+        Ok(manifest)
+    }
+
+    /// Reads and checks the manifest of a version's folder.
+    ///
+    /// # Errors
+    /// As [`from_json`](Self::from_json); [`Error::Manifest`] where there is none.
+    pub fn read(folder: &Location) -> Result<Self> {
+        let at = folder.join(MANIFEST_FILE);
+        match store::read(&at)? {
+            Some(bytes) => Self::from_json(&bytes, &at.to_string()),
+            None => Err(Error::Manifest {
+                path: at.to_string(),
+                reason: "there is no such file".into(),
+            }),
+        }
+    }
+
+    /// Writes the manifest into a version's folder, durably. Give it last: a folder with a manifest is a finished one.
+    ///
+    /// # Errors
+    /// [`Error::Manifest`] if it does not hold together (then nothing is written), [`Error::Store`] if the folder cannot be
+    /// written.
+    pub fn write(&self, folder: &Location) -> Result<()> {
+        let at = folder.join(MANIFEST_FILE);
+        self.validate().map_err(|reason| Error::Manifest {
+            path: at.to_string(),
+            reason,
+        })?;
+        store::write(&at, self.to_json().into_bytes())
+    }
+
+    /// The split of this name.
+    pub fn split(&self, name: &str) -> Option<&SplitManifest> {
+        self.splits.iter().find(|split| split.name == name)
+    }
+
+    /// Checks that the parts hold together: names and version are valid, paths stay inside the folder, no file or split comes
+    /// twice, counts add up, hashes are hashes.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn validate(&self) -> Result<(), String> {
+        if self.format != MANIFEST_FORMAT {
+            return Err(format!("its format is {}, wanted {MANIFEST_FORMAT}", self.format));
+        }
+        DatasetName::new(&self.name, self.config.as_deref()).map_err(|error| error.to_string())?;
+        Version::parse(&self.version).map_err(|error| error.to_string())?;
+        check_hex("fingerprint", &self.fingerprint, 64)?;
+        check_hex("recipe_sha256", &self.recipe_sha256, 64)?;
+        if !["tfds", "by-source"].contains(&self.layout.as_str()) {
+            return Err(format!(
+                "its layout is `{}`, known are `tfds` and `by-source`",
+                self.layout
+            ));
+        }
+        for source in &self.sources {
+            check_hex(&format!("source `{}`: sha256", source.name), &source.sha256, 64)?;
+        }
+        let mut split_names = HashSet::new();
+        let mut paths = HashSet::new();
+        for split in &self.splits {
+            let at = format!("split `{}`", split.name);
+            if split.name.is_empty() || split.name.contains(['/', '\\', '\0']) {
+                return Err(format!("{at}: not a name of a split"));
+            }
+            if !split_names.insert(&split.name) {
+                return Err(format!("{at} comes twice"));
+            }
+            let mut records = 0_u64;
+            for shard in &split.shards {
+                let at = format!("{at}, shard `{}`", shard.path.escape_debug());
+                check_relative_path(&shard.path).map_err(|reason| format!("{at}: {reason}"))?;
+                if shard.path == MANIFEST_FILE || !paths.insert(&shard.path) {
+                    return Err(format!("{at}: the path is taken by another file"));
+                }
+                check_hex(&format!("{at}: sha256"), &shard.sha256, 64)?;
+                if SequenceHash::from_hex(&shard.sequence_hash, shard.records).is_none() {
+                    return Err(format!(
+                        "{at}: sequence_hash `{}` is not that of {} records",
+                        shard.sequence_hash, shard.records
+                    ));
+                }
+                for (name, key) in [("min_key", &shard.min_key), ("max_key", &shard.max_key)] {
+                    if let Some(key) = key {
+                        check_hex(&format!("{at}: {name}"), key, key.len())?;
+                    }
+                }
+                records = records
+                    .checked_add(shard.records)
+                    .ok_or_else(|| format!("{at}: too many records"))?;
+            }
+            if records != split.records {
+                return Err(format!(
+                    "{at} claims {} records, its shards have {records}",
+                    split.records
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that `text` is `digits` lowercase hex digits.
+fn check_hex(what: &str, text: &str, digits: usize) -> Result<(), String> {
+    let is_hex = text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    if is_hex && text.len() == digits && digits.is_multiple_of(2) {
+        return Ok(());
+    }
+    Err(format!("{what} `{text}` is not {digits} lowercase hex digits"))
+}
+
+/// Checks that a path with `/` between its parts stays below the folder that it is relative to.
+pub(crate) fn check_relative_path(path: &str) -> Result<(), String> {
+    if path.is_empty() {
+        return Err("the path is empty".into());
+    }
+    let is_plain = path
+        .split('/')
+        .all(|part| !part.is_empty() && part != "." && part != ".." && !part.contains(['\\', '\0']));
+    let stays_inside = Path::new(path)
+        .components()
+        .all(|component| matches!(component, Component::Normal(_)));
+    if is_plain && stays_inside {
+        return Ok(());
+    }
+    Err("the path does not stay inside the folder".into())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A small manifest of two splits; `seed` changes its content.
+    pub(crate) fn example(name: &str, config: Option<&str>, version: &str, seed: u8) -> Manifest {
+        let shard = |split: &str, index: u64, records: u64| ShardManifest {
+            path: format!("{name}-{split}.array_record-{index:05}-of-00002"),
+            records,
+            bytes: 100 * records,
+            sha256: hex::encode([seed; 32]),
+            sequence_hash: SequenceHash::of(vec![[seed]; records as usize]).to_hex(),
+            min_key: (records > 0).then(|| "00ff".into()),
+            max_key: (records > 0).then(|| "ff00".into()),
+        };
+        let split = |name: &str, records: [u64; 2]| SplitManifest {
+            name: name.into(),
+            records: records[0] + records[1],
+            bytes: 10 * (records[0] + records[1]),
+            options: "group_size:1,uncompressed".into(),
+            skipped: 0,
+            shards: vec![shard(name, 0, records[0]), shard(name, 1, records[1])],
+        };
+        Manifest {
+            format: 1,
+            name: name.into(),
+            config: config.map(Into::into),
+            version: version.into(),
+            fingerprint: hex::encode([seed; 32]),
+            recipe_sha256: "ab".repeat(32),
+            layout: "tfds".into(),
+            sources: vec![SourceManifest {
+                name: "archive.tar.gz".into(),
+                bytes: 7,
+                sha256: "cd".repeat(32),
+            }],
+            splits: vec![split("train", [3, 2]), split("test", [1, 0])],
+        }
+    }
+
+    #[test]
+    fn a_manifest_survives_its_folder_and_its_bytes_never_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = Location::from_path(folder.path());
+        let manifest = example("a", None, "1.0.0", 7);
+        manifest.write(&at).unwrap();
+        assert_eq!(Manifest::read(&at).unwrap(), manifest);
+        let bytes = std::fs::read(folder.path().join(MANIFEST_FILE)).unwrap();
+        assert_eq!(hex::encode(Sha256::digest(&bytes)), manifest.sha256());
+        assert_eq!(bytes, manifest.clone().to_json().into_bytes());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_does_not_hold_together_is_refused() {
+        type Change = fn(&mut Manifest);
+        let changes: [(&str, Change); 19] = [
+            ("format is 2", |m| m.format = 2),
+            ("dataset name", |m| m.name = "../x".into()),
+            ("config", |m| m.config = Some("..".into())),
+            ("version", |m| m.version = "1".into()),
+            ("fingerprint", |m| m.fingerprint = "xyz".into()),
+            ("recipe_sha256", |m| m.recipe_sha256 = "AB".repeat(32)),
+            ("layout", |m| m.layout = "heap".into()),
+            ("source `archive.tar.gz`", |m| m.sources[0].sha256.clear()),
+            ("not a name of a split", |m| m.splits[0].name = "a/b".into()),
+            ("comes twice", |m| m.splits[1].name = "train".into()),
+            ("stay inside", |m| {
+                m.splits[0].shards[0].path = "../../etc/passwd".into()
+            }),
+            ("stay inside", |m| {
+                m.splits[0].shards[0].path = "/etc/passwd".into()
+            }),
+            ("stay inside", |m| m.splits[0].shards[0].path = "a/./b".into()),
+            ("path is empty", |m| m.splits[0].shards[0].path = String::new()),
+            ("taken by another", |m| {
+                m.splits[0].shards[0].path = MANIFEST_FILE.into()
+            }),
+            ("taken by another", |m| {
+                m.splits[1].shards[0].path = m.splits[0].shards[0].path.clone();
+            }),
+            ("claims 5 records, its shards have 4", |m| {
+                m.splits[0].shards[0].records = 2
+            }),
+            ("too many records", |m| m.splits[0].shards[1].records = u64::MAX),
+            ("sequence_hash", |m| {
+                m.splits[1].shards[1].sequence_hash = "01".repeat(16)
+            }),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        for (part, change) in changes {
+            let mut manifest = example("a", Some("b"), "1.0.0", 7);
+            manifest.validate().unwrap();
+            change(&mut manifest);
+            let reason = manifest.validate().unwrap_err();
+            assert!(reason.contains(part), "{part}: {reason}");
+            assert!(manifest.write(&Location::from_path(folder.path())).is_err());
+            let error = Manifest::from_json(manifest.to_json().as_bytes(), "x/m.json").unwrap_err();
+            assert!(error.to_string().contains("x/m.json"), "{error}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn cut_anywhere_it_is_an_error_that_names_the_file() {
+        let json = example("a", None, "1.0.0", 7).to_json();
+        for end in 0..json.len() - 2 {
+            let error = Manifest::from_json(&json.as_bytes()[..end], "x/m.json").unwrap_err();
+            assert!(error.to_string().contains("x/m.json"));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// A changed byte gives an error or another manifest that holds together, never a panic.
+        #[test]
+        fn damaged_bytes_never_panic(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+            let mut json = example("a", None, "1.0.0", 7).to_json().into_bytes();
+            let at = at.index(json.len());
+            json[at] = byte;
+            if let Ok(manifest) = Manifest::from_json(&json, "m") {
+                manifest.validate().unwrap();
+            }
+        }
+    }
 }
