@@ -1,7 +1,7 @@
 //! Batches whose buffers go back to a pool when they are dropped.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prep_formats::columns::{Batch, ColumnData};
@@ -108,6 +108,16 @@ impl Deref for PooledBatch {
 
     fn deref(&self) -> &Batch {
         &self.buffers().batch
+    }
+}
+
+/// The owner of a batch may work on it in place. Its buffers are emptied before they are used again.
+impl DerefMut for PooledBatch {
+    fn deref_mut(&mut self) -> &mut Batch {
+        match &mut self.buffers {
+            Some(buffers) => &mut buffers.batch,
+            None => unreachable!("buffers leave with `into_batch` or `drop` only"),
+        }
     }
 }
 

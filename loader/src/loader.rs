@@ -320,13 +320,16 @@ impl fmt::Debug for Loader {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // A child of a fork: there are no threads to stop, and one of the parent's may hold the lock for ever. Nor are the batches
+            // dropped, whose pool has a lock too.
+            std::mem::forget(Arc::clone(&self.shared));
+            return;
+        }
         self.shared.stop.store(true, Ordering::Relaxed);
         // With the lock held, so that no thread is between its look at the flag and its sleep.
         drop(self.shared.lock());
         self.shared.work.notify_all();
-        if self.process != std::process::id() {
-            return;
-        }
         for thread in self.threads.drain(..) {
             // A panic outside a batch has nothing to be delivered to; batches catch their own.
             let _ = thread.join();
