@@ -31,6 +31,18 @@ impl Cancel {
     }
 }
 
+/// Tells a closure that blocks for long (a download, a wait) that its job has ended, for whatever reason, so that it can give up. Get
+/// it from [`Pipeline::stop_signal`](crate::Pipeline::stop_signal).
+#[derive(Debug, Clone)]
+pub struct StopSignal(pub(crate) Arc<Job>);
+
+impl StopSignal {
+    /// Whether the job has failed or was cancelled.
+    pub fn is_stopped(&self) -> bool {
+        self.0.stopped()
+    }
+}
+
 /// Shared by all threads of a job.
 #[derive(Debug)]
 pub(crate) struct Job {

@@ -13,7 +13,7 @@ mod schedule;
 mod spill;
 
 pub use crate::error::{BoxError, Error};
-pub use crate::job::Cancel;
+pub use crate::job::{Cancel, StopSignal};
 pub use crate::operators::{
     Collected, Duplicates, Partition, ShardSink, ShardWriter, SortOptions, Sorted, Written,
 };

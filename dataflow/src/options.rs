@@ -98,7 +98,7 @@ impl Shares {
         let worker = (memory_bytes / workers).max(1 << 20);
         let arena_bytes = worker / 4;
         let epoch_bytes = (worker / 8 / WINDOW as usize).clamp(16 << 10, 4 << 20);
-        let block_bytes = (arena_bytes / 64).clamp(4 << 10, 256 << 10);
+        let block_bytes = (arena_bytes / 128).clamp(4 << 10, 256 << 10);
         Self {
             arena_bytes,
             epoch_bytes,
@@ -106,7 +106,8 @@ impl Shares {
             read_ahead_bytes: (worker / 32).clamp(32 << 10, 8 << 20),
             write_batch_bytes: epoch_bytes.min(1 << 20),
             block_bytes,
-            fan_in: (arena_bytes / block_bytes / 2).clamp(4, 128),
+            // While runs are merged, both arenas are empty.
+            fan_in: (arena_bytes / block_bytes * 3 / 2).clamp(4, 512),
         }
     }
 }
@@ -135,7 +136,7 @@ mod tests {
                     "{workers} workers, {memory} bytes: {shares:?}"
                 );
                 assert!(
-                    merge <= shares.arena_bytes,
+                    merge <= 2 * shares.arena_bytes,
                     "{workers} workers, {memory} bytes: {shares:?}"
                 );
             }

@@ -16,7 +16,7 @@ use crate::container::Batch;
 use crate::job::Job;
 use crate::options::Shares;
 use crate::progress::Progress;
-use crate::{Error, Options};
+use crate::{Error, Options, StopSignal};
 
 /// The time of every stream: the epoch of flow control.
 pub(crate) type Epoch = u64;
@@ -65,6 +65,11 @@ impl<'scope> Pipeline<'scope> {
     /// The workers of the whole job.
     pub fn num_workers(&self) -> usize {
         self.0.scope.peers()
+    }
+
+    /// What closures that block can look at, to give up when the job has ended without them.
+    pub fn stop_signal(&self) -> StopSignal {
+        StopSignal(self.0.job.clone())
     }
 }
 
