@@ -165,8 +165,15 @@ impl Distributor<Chunk> for ToNamedWorker {
     fn flush<T: Clone, P: Push<Message<T, Chunk>>>(&mut self, _: &Stamp<T>, _: &mut [P]) {}
 }
 
-/// Sends whole batches to the workers in turn, starting with its own.
-pub(crate) struct RoundRobin(pub(crate) usize);
+/// Sends whole batches to the workers of one process in turn.
+pub(crate) struct RoundRobin {
+    /// The process's first worker.
+    pub(crate) first: usize,
+    /// Its number of workers.
+    pub(crate) count: usize,
+    /// Whose turn it is, counted from the first.
+    pub(crate) turn: usize,
+}
 
 impl<I> Distributor<Batch<I>> for RoundRobin {
     fn partition<T: Clone, P: Push<Message<T, Batch<I>>>>(
@@ -175,8 +182,8 @@ impl<I> Distributor<Batch<I>> for RoundRobin {
         stamp: &Stamp<T>,
         pushers: &mut [P],
     ) {
-        let worker = self.0 % pushers.len();
-        self.0 = worker + 1;
+        let worker = self.first + self.turn % self.count;
+        self.turn = (self.turn + 1) % self.count;
         Message::push_at(batch, stamp.clone(), &mut pushers[worker]);
     }
 

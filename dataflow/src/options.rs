@@ -15,6 +15,7 @@ pub struct Options {
     pub(crate) progress: Progress,
     pub(crate) cancel: Cancel,
     pub(crate) stall: Duration,
+    pub(crate) serialise: bool,
 }
 
 impl Default for Options {
@@ -26,6 +27,7 @@ impl Default for Options {
             progress: Progress::default(),
             cancel: Cancel::default(),
             stall: Duration::from_secs(600),
+            serialise: false,
         }
     }
 }
@@ -67,6 +69,13 @@ impl Options {
     /// should take.
     pub fn stall(mut self, stall: Duration) -> Self {
         self.stall = stall;
+        self
+    }
+
+    /// Treats each worker as if it were a process of its own: what moves between workers is serialised. For tests of that.
+    #[doc(hidden)]
+    pub fn serialise(mut self) -> Self {
+        self.serialise = true;
         self
     }
 }

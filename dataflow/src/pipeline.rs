@@ -114,10 +114,10 @@ where
     let job = Job::new(options.cancel.clone());
     let progress = options.progress.clone();
     let options = Arc::new(options);
-    let communication = if options.workers == 1 {
-        Communication::Thread
-    } else {
-        Communication::Process(options.workers)
+    let communication = match options.workers {
+        1 => Communication::Thread,
+        workers if options.serialise => Communication::ProcessBinary(workers),
+        workers => Communication::Process(workers),
     };
     let config = Config {
         communication,

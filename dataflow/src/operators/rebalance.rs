@@ -12,8 +12,14 @@ impl<T: Send + 'static> Collection<'_, T> {
     ///
     /// Moves all items, by pointer. Holds nothing.
     pub fn rebalance(self) -> Self {
-        let index = self.pipeline.worker_index();
-        let pact = DistributorPact(move |_peers| RoundRobin(index));
+        let (index, options) = (self.pipeline.worker_index(), self.pipeline.0.options.clone());
+        // Every process has the same number of workers, numbered in a row. Each begins with itself.
+        let count = if options.serialise { 1 } else { options.workers };
+        if count == 1 {
+            return self;
+        }
+        let (first, turn) = (index - index % count, index % count);
+        let pact = DistributorPact(move |_peers| RoundRobin { first, count, turn });
         let stream =
             self.stream
                 .unary::<CapacityContainerBuilder<Batch<T>>, _, _, _>(pact, "Rebalance", |_, _| {

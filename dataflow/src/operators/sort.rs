@@ -28,6 +28,8 @@ pub enum Duplicates {
     Refuse,
     /// Keep all, in the order of their origins.
     Keep,
+    /// Keep only the one with the smallest origin: where the key is a hash of the content, this removes repeated content.
+    KeepFirst,
 }
 
 /// Options of [`sort`](Collection::sort).
@@ -95,6 +97,7 @@ impl<'scope> Collection<'scope, Record> {
 
         let (num_splits, partition, peers) = (options.num_splits, options.partition.clone(), scope.peers());
         let route_stage = stage.clone();
+        let keep_first = options.duplicates == Duplicates::KeepFirst;
         let chunks = self.route("Pack", move |record| {
             if record.split >= num_splits {
                 let (stage, split) = (route_stage.to_string(), record.split);
@@ -168,6 +171,7 @@ impl<'scope> Collection<'scope, Record> {
                             folder,
                             fan_in: shares.fan_in,
                             num_splits,
+                            keep_first,
                             outbox,
                             wake,
                             runs: Vec::new(),
@@ -233,6 +237,7 @@ struct Sorter {
     folder: Folder,
     fan_in: usize,
     num_splits: u32,
+    keep_first: bool,
     outbox: Sender<Reply>,
     wake: SyncActivator,
     runs: Vec<Run>,
@@ -273,19 +278,17 @@ impl Sorter {
 
     fn finish(&mut self, arena: Arena) -> Result<SortedRun, Error> {
         if self.runs.is_empty() {
-            return Ok(SortedRun::in_memory(arena, self.num_splits));
+            return Ok(SortedRun::in_memory(arena, self.num_splits, self.keep_first));
         }
         if !arena.is_empty() {
             self.spill(arena)?;
         }
-        let mut watch = Watch::new(self.num_splits);
+        let mut watch = Watch::new(self.num_splits, self.keep_first);
         let run = merge(
             std::mem::take(&mut self.runs),
             self.fan_in,
             &self.folder,
-            &mut |record| {
-                watch.see(record.split, record.key, record.origin, record.data.len());
-            },
+            &mut |record| watch.see(record.split, record.key, record.origin, record.data.len()),
         )?;
         Ok(SortedRun::on_disk(run, watch))
     }

@@ -274,7 +274,7 @@ impl<'scope> Sorted<'scope> {
             let mut next_epoch = 0;
             let mut written_epochs = 0;
             let mut writing = BTreeMap::new();
-            let mut writer: Option<(mpsc::Sender<Chunk>, Receiver<Reply<K::Summary>>)> = None;
+            let mut writer: Option<(mpsc::Sender<Chunk>, Replies<K>)> = None;
             let mut missing = None;
             move |_frontiers| {
                 let _ = &acks_output;
@@ -357,6 +357,12 @@ impl<'scope> Sorted<'scope> {
     }
 }
 
+/// What a writer thread says to its operator.
+type Replies<K> = Receiver<Reply<<K as ShardSink>::Summary>>;
+
+/// Shards that were complete beforehand.
+type Found<K> = Vec<Written<<K as ShardSink>::Summary>>;
+
 /// What worker 0 needs to decide.
 struct Planner<K, P> {
     stage: Arc<str>,
@@ -368,7 +374,7 @@ struct Planner<K, P> {
 }
 
 impl<K: ShardSink, P> Planner<K, P> {
-    fn decide<E>(&mut self) -> Result<(Decision, Vec<Written<K::Summary>>), Error>
+    fn decide<E>(&mut self) -> Result<(Decision, Found<K>), Error>
     where
         P: Fn(&[SplitTotals]) -> Result<Vec<SplitPlan>, E>,
         E: Into<BoxError>,

@@ -208,7 +208,8 @@ impl Reader {
     }
 }
 
-/// Merges sorted runs into one, at most `fan_in` at a time, and shows `see` every record of the last merge in order.
+/// Merges sorted runs into one, at most `fan_in` at a time, and shows `see` every record of the last merge in order,
+/// which says whether to keep it.
 ///
 /// Holds one block for each run that is merged at once and one to write; with more than `fan_in` runs, reads and writes records once more
 /// for each further power of `fan_in`.
@@ -216,19 +217,19 @@ pub(crate) fn merge(
     runs: Vec<Run>,
     fan_in: usize,
     folder: &Folder,
-    see: &mut dyn FnMut(&Record),
+    see: &mut dyn FnMut(&Record) -> bool,
 ) -> Result<Run, Error> {
     let mut runs = std::collections::VecDeque::from(runs);
     while runs.len() > fan_in {
         // The oldest are the shortest; merge just enough of them for the last merge to be a full one.
         let count = fan_in.min(runs.len() - fan_in + 1);
         let some = runs.drain(..count).collect();
-        runs.push_back(merge_once(some, folder, &mut |_| ())?);
+        runs.push_back(merge_once(some, folder, &mut |_| true)?);
     }
     merge_once(runs.into(), folder, see)
 }
 
-fn merge_once(runs: Vec<Run>, folder: &Folder, see: &mut dyn FnMut(&Record)) -> Result<Run, Error> {
+fn merge_once(runs: Vec<Run>, folder: &Folder, see: &mut dyn FnMut(&Record) -> bool) -> Result<Run, Error> {
     let _held = folder.account.hold((runs.len() + 1) * folder.block_bytes);
     let mut writer = RunWriter::create(folder, runs.iter().map(|run| run.bytes).sum())?;
     let mut readers: Vec<Reader> = runs
@@ -251,8 +252,9 @@ fn merge_once(runs: Vec<Run>, folder: &Folder, see: &mut dyn FnMut(&Record)) -> 
     }
     while let Some(mut top) = heap.peek_mut() {
         let index = top.0.index;
-        see(&top.0.record);
-        writer.push(&top.0.record)?;
+        if see(&top.0.record) {
+            writer.push(&top.0.record)?;
+        }
         match readers[index].next()? {
             Some(record) => {
                 top.0.order = (record.split, record.key, record.origin);
@@ -338,7 +340,11 @@ mod tests {
             .map(|run| run_of(&folder, (0..20).map(|i| i * 23 + run)))
             .collect();
         let mut seen = Vec::new();
-        let run = merge(runs, 3, &folder, &mut |record| seen.push(record.origin)).unwrap();
+        let run = merge(runs, 3, &folder, &mut |record| {
+            seen.push(record.origin);
+            true
+        })
+        .unwrap();
         assert_eq!(seen, (0..460).collect::<Vec<_>>());
         let mut reader = Reader {
             run,

@@ -13,34 +13,41 @@ use crate::spill::{Arena, Run};
 /// however the records were dealt to workers.
 pub(crate) type Duplicate = (u32, Key, [u64; 2]);
 
-/// Counts records as they pass in order, and notes the first pair with equal keys.
+/// Counts records as they pass in order, and notes the first pair with equal keys or says which of a pair to leave out.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) totals: Vec<SplitTotals>,
     pub(crate) duplicate: Option<Duplicate>,
     previous: Option<(u32, Key, u64)>,
+    keep_first: bool,
 }
 
 impl Watch {
-    pub(crate) fn new(num_splits: u32) -> Self {
+    pub(crate) fn new(num_splits: u32, keep_first: bool) -> Self {
         Self {
             totals: vec![SplitTotals::default(); num_splits as usize],
             duplicate: None,
             previous: None,
+            keep_first,
         }
     }
 
-    pub(crate) fn see(&mut self, split: u32, key: Key, origin: u64, data_bytes: usize) {
-        let totals = &mut self.totals[split as usize];
-        totals.records += 1;
-        totals.bytes += data_bytes as u64;
+    /// Whether the record is to be kept.
+    pub(crate) fn see(&mut self, split: u32, key: Key, origin: u64, data_bytes: usize) -> bool {
         if let Some((previous_split, previous_key, previous_origin)) = self.previous
             && (previous_split, previous_key) == (split, key)
         {
+            if self.keep_first {
+                return false;
+            }
             self.duplicate
                 .get_or_insert((split, key, [previous_origin, origin]));
         }
+        let totals = &mut self.totals[split as usize];
+        totals.records += 1;
+        totals.bytes += data_bytes as u64;
         self.previous = Some((split, key, origin));
+        true
     }
 }
 
@@ -62,12 +69,12 @@ pub(crate) struct SortedRun {
 
 impl SortedRun {
     /// Sorts an arena where it is.
-    pub(crate) fn in_memory(mut arena: Arena, num_splits: u32) -> Self {
+    pub(crate) fn in_memory(mut arena: Arena, num_splits: u32, keep_first: bool) -> Self {
         arena.sort();
-        let mut watch = Watch::new(num_splits);
-        for entry in &arena.entries {
-            watch.see(entry.split, entry.key, entry.origin, entry.length as usize);
-        }
+        let mut watch = Watch::new(num_splits, keep_first);
+        arena
+            .entries
+            .retain(|entry| watch.see(entry.split, entry.key, entry.origin, entry.length as usize));
         Self::new(Body::Memory(arena), watch)
     }
 
@@ -176,7 +183,7 @@ mod tests {
             let folder = Folder { path: home.path().into(), block_bytes: 150, account: account.clone(), job: Job::new(Cancel::new()) };
             let mut arena = Arena::new(0, &account);
             let mut writer = RunWriter::create(&folder, 0).unwrap();
-            let mut watch = Watch::new(3);
+            let mut watch = Watch::new(3, false);
             let records: Vec<Record> = lengths
                 .iter()
                 .enumerate()
@@ -189,7 +196,7 @@ mod tests {
                 writer.push(record).unwrap();
                 watch.see(record.split, record.key, record.origin, record.data.len());
             }
-            let memory = SortedRun::in_memory(arena, 3);
+            let memory = SortedRun::in_memory(arena, 3, false);
             let disk = SortedRun::on_disk(writer.finish().unwrap(), watch);
             prop_assert_eq!(&memory.totals, &disk.totals);
             prop_assert_eq!(&memory.starts, &disk.starts);

@@ -1,6 +1,7 @@
 //! Whole jobs: what they write, what they hold, and how they fail.
 
 mod bounds;
+mod examples;
 mod failure;
 mod order;
 mod support;

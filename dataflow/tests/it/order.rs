@@ -220,3 +220,40 @@ fn items_of_one_key_meet_on_one_worker() {
         assert_eq!(items.len(), 11, "each key has one worker: {items:?}");
     }
 }
+
+#[test]
+fn of_equal_keys_the_first_is_kept() {
+    let mut first: Vec<u64> = (0..20).map(|key| key * 100).collect();
+    first.sort_by_key(|number| mix(number / 100));
+    for workers in [1, 3] {
+        for memory in [0, 64 << 20] {
+            let sink = Memory::default();
+            let options = Options::default().workers(workers).memory_bytes(memory);
+            with_keys(options, Duplicates::KeepFirst, |number| number / 100, &sink).unwrap();
+            let shards = sink.shards.lock().unwrap();
+            let found: Vec<u64> = shards[&(0, 0)]
+                .iter()
+                .map(|data| u64::from_be_bytes(data[..8].try_into().unwrap()))
+                .collect();
+            assert_eq!(found, first);
+        }
+    }
+}
+
+#[test]
+fn what_is_serialised_between_workers_arrives_the_same() {
+    let (sources, shards) = ([3000, 10, 2000], [3, 2]);
+    let expected = expected(&sources, 2, 500);
+    for workers in [2, 3] {
+        for memory in [0, 64 << 20] {
+            let sink = Memory::default();
+            let options = Options::default()
+                .workers(workers)
+                .memory_bytes(memory)
+                .serialise();
+            let written = write(options, &sources, &shards, 500, SortOptions::new(2), &sink).unwrap();
+            assert_eq!(written.len(), 5);
+            check(&sink.shards.lock().unwrap(), &expected, &shards);
+        }
+    }
+}
