@@ -65,6 +65,8 @@ def pipeline(name, folder, batch):
             len(source), shuffle=True, seed=0, shard_options=grain.sharding.NoSharding()
         )
         return iter(grain.DataLoader(data_source=source, operations=operations, sampler=sampler, worker_count=2))
+    if name.endswith("getitems"):
+        return getitems(source, batch)
     dataset = grain.MapDataset.source(source).seed(0).shuffle().repeat()
     if fn:
         dataset = dataset.map(fn)
@@ -73,6 +75,21 @@ def pipeline(name, folder, batch):
         dataset = dataset.to_iter_dataset(grain.ReadOptions(num_threads=16, prefetch_buffer_size=16))
         return iter(dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=2)))
     return iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=16)))
+
+
+def getitems(source, batch):
+    """No loader at all: the random-access source, asked for a batch of positions at a time, in one thread."""
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    while True:
+        order = generator.permutation(len(source)).tolist()
+        for start in range(0, len(order) - batch + 1, batch):
+            examples = source.__getitems__(order[start : start + batch])
+            yield {
+                "image": np.stack([example["image"] for example in examples]),
+                "label": np.array([example["label"] for example in examples]),
+            }
 
 
 def pipeline_ops(grain):
