@@ -79,6 +79,12 @@ def build(prep, name, *arguments):
 
 
 @pytest.fixture(scope="session")
+def command(tmp_path_factory):
+    """The command, with an empty home: for what needs files only."""
+    return Prep(tmp_path_factory.mktemp("empty"))
+
+
+@pytest.fixture(scope="session")
 def prep(tmp_path_factory):
     """The command, with all five datasets built."""
     command = Prep(tmp_path_factory.mktemp("home"))
