@@ -1,7 +1,33 @@
 //! Dataset builders, conversion jobs and the `prep` command line.
+//!
+//! A [`Builder`](builder::Builder) says what a dataset is and how its sources become examples; a [`Recipe`](recipe::Recipe)
+//! is one in TOML. [`build()`] fetches the sources, runs the job graph and registers the result in the catalog; the command
+//! line is a thin layer over it.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`recipe`] | TOML to a checked recipe; the built-in ones |
+//! | [`builder`], [`readers`] | the trait, and what recipes use of it |
+//! | [`fetch`], [`archive`] | sources onto this machine; archives as streams |
+//! | [`build`](mod@build) | staging, the job graph, publishing |
+//! | [`tfds`] | order and shards as TFDS |
+//! | [`monitor`], [`resources`] | watching and stopping a job; memory, cores, disks |
+//! | [`cli`] | the command |
 #![expect(
     clippy::print_stdout,
     reason = "standard output is the data channel of the command"
 )]
 
+pub mod archive;
+pub mod build;
+pub mod builder;
 pub mod cli;
+pub mod error;
+pub mod fetch;
+pub mod monitor;
+pub mod readers;
+pub mod recipe;
+pub mod resources;
+pub mod tfds;
+
+pub use build::{BuildOutcome, BuildRequest, OnError, build, shard_file_name};

@@ -1,13 +1,35 @@
 //! `prep build`.
 
-use clap::Args;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::json;
+
+use crate::build::{BuildOutcome, BuildRequest, OnError, Status};
+use crate::cli::output::{Hinted, Usage};
+use crate::cli::progress::{Display, stage_json};
 use crate::cli::{Global, Outcome};
+use crate::error::Cancelled;
+use crate::monitor::Monitor;
+use crate::readers::RecipeBuilder;
+use crate::recipe::{self, Recipe, builtin};
+use crate::resources::{parse_size, show_size};
 
 /// Builds a dataset into ArrayRecord shards and registers it in the catalog.
+///
+/// The sources are fetched from the recipe's addresses, or taken from where `--from` says; checked; read without unpacking
+/// them; and written as shards in the order of TFDS. A build that was stopped or killed goes on when the same command is given
+/// again. Asking for what is there already says "up to date" and writes nothing.
+///
+/// Example: prep build cifar10 --from ~/Downloads
 #[derive(Debug, Args)]
 pub(crate) struct Build {
-    /// A built-in dataset, or a recipe file.
+    /// A built-in dataset (cifar10, cifar100, fashion_mnist, kmnist, mnist), or a recipe file.
+    #[arg(value_name = "NAME|RECIPE.toml")]
     recipe: String,
     /// A file, folder or URL that holds the sources, in place of the recipe addresses; may be repeated.
     #[arg(long, value_name = "PATH|URL")]
@@ -21,7 +43,7 @@ pub(crate) struct Build {
     /// Worker threads; default: one per core.
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// Memory budget; default: a quarter of what the machine or its cgroup allows.
+    /// Memory budget, as in 512M or 4GiB; default: a quarter of what the machine or its cgroup allows.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
     /// Shards of each split; default: the recipe decides.
@@ -47,6 +69,230 @@ pub(crate) struct Build {
     json: bool,
 }
 
-pub(crate) fn run(_args: &Build, _global: &Global) -> anyhow::Result<Outcome> {
-    todo!()
+pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
+    let request = request(args)?;
+    let monitor = Arc::clone(&request.monitor);
+    let name = request.builder.spec().name.clone();
+    stop_on_signals(&monitor)?;
+    let result = {
+        let _display = Display::start(&monitor, args.json, global);
+        crate::build(request)
+    };
+    if let Some(path) = &args.report {
+        let report = match &result {
+            Ok(outcome) => outcome_json(outcome),
+            Err(error) => json!({"status": "failed", "name": name, "error": format!("{error:#}")}),
+        };
+        let report = with_stages(report, &monitor);
+        let text = format!("{report:#}\n");
+        std::fs::write(path, text).with_context(|| format!("could not write the report {}", path.display()))?;
+    }
+    let outcome = result.map_err(|error| explain(error, &name))?;
+    if args.json {
+        let mut line = with_stages(outcome_json(&outcome), &monitor);
+        line["event"] = "done".into();
+        writeln!(io::stdout(), "{line}")?;
+    } else if !global.quiet {
+        writeln!(io::stdout(), "{}", summary(&outcome))?;
+    }
+    Ok(if outcome.skipped > 0 && outcome.status == Status::Built { Outcome::Skipped } else { Outcome::Done })
+}
+
+/// The request that the flags make.
+fn request(args: &Build) -> Result<BuildRequest> {
+    let usage = |text: String| anyhow::Error::new(Usage(text));
+    let memory = args.memory.as_deref().map(parse_size).transpose();
+    let memory = memory.map_err(|reason| usage(format!("`--memory`: {reason}")))?;
+    let on_error = OnError::parse(&args.on_error).map_err(|reason| usage(format!("`--on-error`: {reason}")))?;
+    if args.workers.is_some_and(|workers| !(1..=1024).contains(&workers)) {
+        return Err(usage("`--workers` is out of range: 1 to 1024".to_owned()));
+    }
+    if args.shards.is_some_and(|shards| !(1..=100_000).contains(&shards)) {
+        return Err(usage("`--shards` is out of range: 1 to 100000".to_owned()));
+    }
+    let mut request = BuildRequest::new(Arc::new(RecipeBuilder::new(find_recipe(&args.recipe)?)))
+        .from(args.from.clone())
+        .on_error(on_error)
+        .overwrite(args.overwrite)
+        .check_sums(!args.no_checksum)
+        .dry_run(args.dry_run);
+    request.catalog = args.catalog.clone();
+    request.data_dir = args.data_dir.clone();
+    request.shards = args.shards;
+    request.workers = args.workers.unwrap_or(request.workers);
+    request.memory_bytes = memory.unwrap_or(request.memory_bytes);
+    Ok(request)
+}
+
+/// A recipe file where the text looks like a path, else a built-in one.
+fn find_recipe(text: &str) -> Result<Recipe> {
+    let path = Path::new(text);
+    if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml")) || text.contains(['/', '\\']) {
+        return Ok(recipe::read(path)?);
+    }
+    builtin::find(text).map_err(|unknown| {
+        let hint = unknown.hint();
+        Hinted::new(unknown.to_string(), hint).into()
+    })
+}
+
+/// Ctrl-C stops the job at the next good moment; a second one ends the process.
+fn stop_on_signals(monitor: &Arc<Monitor>) -> Result<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+
+    let stop = monitor.switch();
+    for signal in [SIGINT, SIGTERM] {
+        // Registered first, so that it sees the switch as it was before this signal.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::<AtomicBool>::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .context("could not listen for signals")?;
+    }
+    Ok(())
+}
+
+fn explain(error: anyhow::Error, name: &str) -> anyhow::Error {
+    if error.chain().any(|cause| cause.is::<Cancelled>()) {
+        let command: Vec<String> = std::env::args().map(|word| quote(&word)).collect();
+        return Hinted::new(
+            format!("stopped building `{name}`, as asked"),
+            format!("the same command goes on from here: {}", command.join(" ")),
+        )
+        .into();
+    }
+    error.context(format!("could not build `{name}`"))
+}
+
+/// A word of a command line, so that a shell reads it as one.
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn outcome_json(outcome: &BuildOutcome) -> serde_json::Value {
+    let splits: serde_json::Map<_, _> = outcome
+        .splits
+        .iter()
+        .map(|split| {
+            let value = json!({
+                "examples": split.examples,
+                "shards": split.shards,
+                "bytes": split.bytes,
+                "skipped": split.skipped,
+            });
+            (split.name.clone(), value)
+        })
+        .collect();
+    json!({
+        "status": outcome.status.name(),
+        "name": outcome.name,
+        "config": outcome.config,
+        "version": outcome.version,
+        "path": outcome.path,
+        "fingerprint": outcome.fingerprint,
+        "splits": splits,
+        "skipped": outcome.skipped,
+        "log": outcome.log,
+        "seconds": (outcome.seconds * 1e3).round() / 1e3,
+        "workers": outcome.workers,
+        "memory_bytes": outcome.memory_bytes,
+        "peak_held_bytes": outcome.peak_held_bytes,
+        "spilled_bytes": outcome.spilled_bytes,
+        "source_bytes": outcome.source_bytes,
+        "shards_found_finished": outcome.shards_found,
+        "unchecked_sources": outcome.unchecked,
+    })
+}
+
+fn with_stages(mut report: serde_json::Value, monitor: &Monitor) -> serde_json::Value {
+    report["stages"] = monitor.stages().iter().map(stage_json).collect();
+    report
+}
+
+/// `cifar10:3.0.2: train 50000, test 10000 examples in 2 shards, 131.0 MiB, at /data/cifar10/3.0.2`.
+fn summary(outcome: &BuildOutcome) -> String {
+    let config = outcome.config.as_ref().map_or(String::new(), |config| format!("/{config}"));
+    let name = format!("{}{config}:{}", outcome.name, outcome.version);
+    match outcome.status {
+        Status::UpToDate => return format!("{name} is up to date at {}", outcome.path),
+        Status::Planned => return format!("{name} would be built at {}\n{}", outcome.path, outcome.plan.join("\n")),
+        Status::Built => {}
+    }
+    let counts: Vec<String> = outcome
+        .splits
+        .iter()
+        .map(|split| format!("{} {}", split.name, split.examples))
+        .collect();
+    let shards: u64 = outcome.splits.iter().map(|split| split.shards).sum();
+    let bytes: u64 = outcome.splits.iter().map(|split| split.bytes).sum();
+    let skipped = match outcome.skipped {
+        0 => String::new(),
+        count => format!(", {count} damaged records left out"),
+    };
+    format!(
+        "{name}: {} examples in {shards} shards, {}{skipped}, in {:.1} s, at {}",
+        counts.join(", "),
+        show_size(bytes),
+        outcome.seconds,
+        outcome.path
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        build: Build,
+    }
+
+    fn parse(words: &[&str]) -> Result<BuildRequest> {
+        let words = std::iter::once("build").chain(words.iter().copied());
+        request(&Command::try_parse_from(words).unwrap().build)
+    }
+
+    #[test]
+    fn wrong_usage_is_told_as_such() {
+        for words in [
+            ["cifar10", "--memory", "lots"],
+            ["cifar10", "--on-error", "ignore"],
+            ["cifar10", "--workers", "0"],
+            ["cifar10", "--shards", "0"],
+        ] {
+            let error = parse(&words).unwrap_err();
+            assert!(error.is::<Usage>(), "{words:?}: {error}");
+            assert!(error.to_string().contains(words[1]), "{error}");
+        }
+    }
+
+    #[test]
+    fn flags_reach_the_request() {
+        let request = parse(&["mnist", "--memory", "64M", "--shards", "2", "--on-error", "skip:3", "--no-checksum"]).unwrap();
+        assert_eq!((request.memory_bytes, request.shards), (64 << 20, Some(2)));
+        assert_eq!(request.on_error, OnError::Skip(Some(3)));
+        assert!(!request.check_sums);
+    }
+
+    #[test]
+    fn an_unknown_dataset_brings_near_names() {
+        let error = parse(&["cifar01"]).unwrap_err();
+        assert!(!error.is::<Usage>());
+        let hint = &error.downcast_ref::<Hinted>().unwrap().hint;
+        assert!(hint.contains("`cifar10`"), "{hint}");
+        assert!(parse(&["no/such.toml"]).unwrap_err().to_string().contains("no/such.toml"));
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(quote("--from=/a/b.gz"), "--from=/a/b.gz");
+        assert_eq!(quote("my data"), "'my data'");
+        assert_eq!(quote("it's"), r"'it'\''s'");
+        assert_eq!(quote(""), "''");
+    }
 }

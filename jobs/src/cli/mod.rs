@@ -11,6 +11,7 @@ mod inspect;
 mod list;
 mod load;
 mod output;
+mod progress;
 mod record_file;
 mod show;
 mod verify;

@@ -3,21 +3,13 @@
 use std::io::{self, Write};
 
 use crate::cli::Outcome;
+#[allow(unused_imports, reason = "commands reach it from here")]
+pub(crate) use crate::error::Hinted;
 
 /// Wrong usage that only shows after parsing: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
-
-/// An error with advice: printed as a `hint:` line after the causes.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct Hinted {
-    /// What went wrong.
-    pub(crate) message: String,
-    /// What to do.
-    pub(crate) hint: String,
-}
 
 /// Prints an error with its causes and gives the exit code. A closed pipe on stdout is success.
 pub(crate) fn finish(result: anyhow::Result<Outcome>) -> u8 {

@@ -1,0 +1,457 @@
+//! The job graph of a build.
+//!
+//! ```text
+//! read (a thread an input) -> rebalance -> encode -> sort by (split, key) -> plan -> shards -> summaries
+//! ```
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, anyhow, bail};
+use prep_dataflow::{BoxError, Cancel, Collected, Error, Options, Record, SortOptions, SplitPlan, SplitTotals, Weigh};
+use prep_formats::features::{Feature, Features};
+
+use crate::build::OnError;
+use crate::build::shard::{ShardSummary, Shards};
+use crate::builder::{Builder, Input, Output, OutputSink, Raw, Source};
+use crate::error::{Cancelled, Hinted};
+use crate::monitor::{Meter, Monitor, Unit};
+use crate::tfds::{self, KeyHasher};
+
+/// Examples that a reading thread hands over at a time, and how many bytes.
+const BATCH_EXAMPLES: usize = 256;
+const BATCH_BYTES: usize = 256 << 10;
+
+/// What the graph of a build needs.
+pub(crate) struct Plan {
+    pub(crate) builder: Arc<dyn Builder>,
+    pub(crate) sources: Arc<Vec<Source>>,
+    pub(crate) shards: Shards,
+    /// Number of shards of each split, where it is fixed.
+    pub(crate) num_shards: Vec<Option<u64>>,
+    pub(crate) on_error: OnError,
+    pub(crate) workers: usize,
+    pub(crate) memory_bytes: usize,
+    pub(crate) spill_folder: std::path::PathBuf,
+    pub(crate) monitor: Arc<Monitor>,
+}
+
+/// What the graph of a build leaves behind.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// All shards, by split and index.
+    pub(crate) shards: Vec<ShardSummary>,
+    /// How many of them were there already.
+    pub(crate) found: u64,
+    /// Records left out of each split.
+    pub(crate) skipped: Vec<u64>,
+    /// Names of classes that the sources gave.
+    pub(crate) class_names: Vec<(String, Vec<String>)>,
+    /// The most bytes that were held, and bytes that were spilled.
+    pub(crate) peak_held_bytes: u64,
+    pub(crate) spilled_bytes: u64,
+}
+
+/// An error on its way through the graph, which takes any error, so that it comes out as it went in.
+#[derive(Debug)]
+pub(crate) struct Carried(anyhow::Error);
+
+impl Carried {
+    pub(crate) fn boxed(error: anyhow::Error) -> BoxError {
+        Box::new(Self(error))
+    }
+}
+
+impl std::fmt::Display for Carried {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Carried {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+impl Weigh for Raw {
+    fn weigh(&self) -> usize {
+        size_of::<Self>() + self.data.len()
+    }
+}
+
+/// What all stages share: parts, faults and names of classes.
+struct Ledger {
+    parts: Mutex<Vec<String>>,
+    skipped: Vec<AtomicU64>,
+    total_skipped: AtomicU64,
+    on_error: OnError,
+    features: Features,
+    class_names: Mutex<Vec<(String, Vec<String>)>>,
+    monitor: Arc<Monitor>,
+}
+
+impl Ledger {
+    fn place(&self, part: u32, record: u64) -> String {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = parts.get(part as usize).map_or("an unnamed source", String::as_str);
+        format!("{part}, record {record}")
+    }
+
+    /// Decides about a damaged record: an error if the job is to stop.
+    fn fault(&self, split: usize, part: u32, record: u64, reason: anyhow::Error) -> Result<()> {
+        let place = self.place(part, record);
+        let most = match self.on_error {
+            OnError::Fail => {
+                let hint = "the source is damaged; get it again, or leave such records out with `--on-error skip`";
+                return Err(reason.context(Hinted::new(place, hint)));
+            }
+            OnError::Skip(most) => most,
+        };
+        if let Some(count) = self.skipped.get(split) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        let total = self.total_skipped.fetch_add(1, Ordering::Relaxed) + 1;
+        if most.is_some_and(|most| total > most) {
+            let hint = "raise the number after `skip:`, or get the source again";
+            let message = format!("{total} records are damaged, more than may be skipped; the last is {place}");
+            return Err(reason.context(Hinted::new(message, hint)));
+        }
+        // The first ones are told; the number of all is in the manifest.
+        if total <= 10 {
+            self.monitor.warn(format!("left out {place}: {reason:#}"));
+        }
+        Ok(())
+    }
+}
+
+/// Runs the graph.
+pub(crate) fn run(plan: Plan) -> Result<Finished> {
+    let spec = plan.builder.spec().clone();
+    let num_splits = spec.splits.len();
+    let monitor = Arc::clone(&plan.monitor);
+    let ledger = Arc::new(Ledger {
+        parts: Mutex::default(),
+        skipped: (0..num_splits).map(|_| AtomicU64::new(0)).collect(),
+        total_skipped: AtomicU64::new(0),
+        on_error: plan.on_error,
+        features: spec.features.clone(),
+        class_names: Mutex::default(),
+        monitor: Arc::clone(&monitor),
+    });
+    let encode_meter = monitor.stage("encode", Unit::Examples, None);
+    let write_meter = Arc::clone(&plan.shards.meter);
+    let collected = Collected::new();
+    let progress = prep_dataflow::Progress::new();
+    let cancel = Cancel::new();
+    let options = Options::default()
+        .workers(plan.workers)
+        .memory_bytes(plan.memory_bytes)
+        .spill_folder(&plan.spill_folder)
+        .progress(progress.clone())
+        .cancel(cancel.clone());
+
+    let totals: Arc<OnceLock<Vec<SplitTotals>>> = Arc::clone(&plan.shards.totals);
+    let num_inputs = plan.builder.inputs().len();
+    let (builder, sources) = (Arc::clone(&plan.builder), Arc::clone(&plan.sources));
+    let shards = Arc::new(plan.shards);
+    let graph = {
+        let (ledger, collected, encode_meter) = (Arc::clone(&ledger), collected.clone(), Arc::clone(&encode_meter));
+        let spec = spec.clone();
+        let num_shards = plan.num_shards.clone();
+        move |pipeline: &prep_dataflow::Pipeline<'_>| {
+            let reader = (Arc::clone(&builder), Arc::clone(&sources), Arc::clone(&ledger));
+            let open = move |index: usize| -> Result<Reading, BoxError> {
+                let (builder, sources, ledger) = &reader;
+                Reading::start(index, builder, sources, ledger).map_err(Carried::boxed)
+            };
+            let mut encoder = Encoder {
+                builder: Arc::clone(&builder),
+                ledger: Arc::clone(&ledger),
+                meter: Arc::clone(&encode_meter),
+                example: spec.features.encoder(),
+                hashers: spec.splits.iter().map(|split| KeyHasher::new(&split.name)).collect(),
+                buffer: Vec::new(),
+            };
+            let (plan_totals, plan_spec, plan_shards) = (Arc::clone(&totals), spec.clone(), num_shards.clone());
+            let (encode_meter, write_meter) = (Arc::clone(&encode_meter), Arc::clone(&write_meter));
+            let cut = move |totals: &[SplitTotals]| {
+                encode_meter.finish();
+                write_meter.set_total(totals.iter().map(|split| split.records).sum());
+                let _ = plan_totals.set(totals.to_vec());
+                cut(&plan_spec.splits, &plan_shards, totals).map_err(Carried::boxed)
+            };
+            pipeline
+                .source("read", (0..num_inputs).collect(), open)
+                .rebalance()
+                .try_flat_map("encode", move |raw: Raw| encoder.encode(&raw).map_err(Carried::boxed))
+                .sort("sort", SortOptions::new(num_splits as u32))
+                .write_shards("write", cut, SharedShards(Arc::clone(&shards)))
+                .collect(&collected);
+        }
+    };
+
+    // The graph has its own switch; this thread turns it when the job's is turned.
+    let over = Arc::new(AtomicBool::new(false));
+    let watcher = {
+        let (monitor, over) = (Arc::clone(&monitor), Arc::clone(&over));
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                if monitor.is_cancelled() {
+                    cancel.cancel();
+                    break;
+                }
+                std::thread::park_timeout(std::time::Duration::from_millis(50));
+            }
+        })
+    };
+    let result = prep_dataflow::run(options, graph);
+    over.store(true, Ordering::Relaxed);
+    watcher.thread().unpark();
+    let _ = watcher.join();
+    result.map_err(|error| translate(error, &ledger, &spec))?;
+    encode_meter.finish();
+
+    let mut written = collected.take();
+    written.sort_by_key(|written| (written.shard.split, written.shard.index));
+    let found = written.iter().filter(|written| written.found).count() as u64;
+    let class_names = std::mem::take(&mut *ledger.class_names.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(Finished {
+        shards: written.into_iter().map(|written| written.summary).collect(),
+        found,
+        skipped: ledger.skipped.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
+        class_names,
+        peak_held_bytes: progress.peak_held_bytes(),
+        spilled_bytes: progress.spilled_bytes(),
+    })
+}
+
+/// One sink for all workers.
+struct SharedShards(Arc<Shards>);
+
+impl prep_dataflow::ShardSink for SharedShards {
+    type Summary = ShardSummary;
+    type Writer = crate::build::shard::ShardFile;
+
+    fn open(&self, shard: &prep_dataflow::Shard) -> Result<Self::Writer, BoxError> {
+        self.0.open(shard)
+    }
+
+    fn complete(&self, shard: &prep_dataflow::Shard) -> Result<Option<ShardSummary>, BoxError> {
+        self.0.complete(shard)
+    }
+}
+
+/// Where TFDS cuts each split.
+fn cut(
+    splits: &[crate::builder::SplitSpec],
+    num_shards: &[Option<u64>],
+    totals: &[SplitTotals],
+) -> Result<Vec<SplitPlan>> {
+    let mut plans = Vec::new();
+    for ((split, wanted), totals) in splits.iter().zip(num_shards).zip(totals) {
+        if totals.records == 0 {
+            bail!("split `{}` has no examples", split.name);
+        }
+        let count = wanted.unwrap_or_else(|| tfds::number_of_shards(totals.bytes, totals.records));
+        let ends = tfds::shard_boundaries(totals.records, count)
+            .with_context(|| format!("could not cut split `{}` into shards", split.name))?;
+        plans.push(SplitPlan {
+            boundaries: std::iter::once(0).chain(ends).collect(),
+        });
+    }
+    Ok(plans)
+}
+
+/// The errors of the graph in the words of a build.
+fn translate(error: Error, ledger: &Ledger, spec: &crate::builder::DatasetSpec) -> anyhow::Error {
+    match error {
+        Error::Stage { stage, source } => match source.downcast::<Carried>() {
+            Ok(carried) => carried.0,
+            Err(other) => anyhow!(other).context(format!("could not {stage}")),
+        },
+        Error::Cancelled => Cancelled.into(),
+        Error::DuplicateKey {
+            split, key, origins, ..
+        } => {
+            let [first, second] = origins.map(|origin| {
+                let (part, record) = prep_dataflow::split_origin(origin);
+                ledger.place(part, record)
+            });
+            let split = spec.splits.get(split as usize).map_or("?", |split| split.name.as_str());
+            Hinted::new(
+                format!("two examples of split `{split}` have the same key, of hash {}: {first}, and {second}", hex::encode(key)),
+                "each example needs a key of its own",
+            )
+            .into()
+        }
+        other => anyhow!(other),
+    }
+}
+
+/// Encodes raw examples, on one worker.
+struct Encoder {
+    builder: Arc<dyn Builder>,
+    ledger: Arc<Ledger>,
+    meter: Arc<Meter>,
+    example: prep_formats::features::ExampleEncoder,
+    hashers: Vec<KeyHasher>,
+    buffer: Vec<u8>,
+}
+
+impl Encoder {
+    fn encode(&mut self, raw: &Raw) -> Result<Option<Record>> {
+        let Some(hasher) = self.hashers.get(raw.split) else {
+            bail!("{}: there is no split {}", self.ledger.place(raw.part, raw.record), raw.split);
+        };
+        self.buffer.clear();
+        let encoded = self
+            .builder
+            .decode(raw)
+            .and_then(|values| Ok(self.example.encode(&values, &mut self.buffer)?));
+        self.meter.add(1);
+        if let Err(reason) = encoded {
+            self.ledger.fault(raw.split, raw.part, raw.record, reason)?;
+            return Ok(None);
+        }
+        Ok(Some(Record {
+            split: raw.split as u32,
+            key: hasher.hash(&raw.key).to_be_bytes(),
+            origin: prep_dataflow::origin(raw.part, raw.record),
+            data: bytes::Bytes::copy_from_slice(&self.buffer),
+        }))
+    }
+}
+
+/// The examples of one input, read by a thread of its own.
+struct Reading {
+    batches: Option<Receiver<Vec<Raw>>>,
+    current: std::vec::IntoIter<Raw>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Reading {
+    fn start(index: usize, builder: &Arc<dyn Builder>, sources: &Arc<Vec<Source>>, ledger: &Arc<Ledger>) -> Result<Self> {
+        let (sender, batches) = sync_channel(2);
+        let (builder, sources, ledger) = (Arc::clone(builder), Arc::clone(sources), Arc::clone(ledger));
+        let read = move || {
+            let inputs = builder.inputs();
+            let input = Input {
+                index,
+                sources: inputs[index].iter().map(|source| &sources[*source]).collect(),
+            };
+            let mut sink = Sink {
+                ledger: &ledger,
+                sender,
+                batch: Vec::new(),
+                batch_bytes: 0,
+            };
+            builder.read(&input, &mut Output::new(&mut sink))?;
+            sink.flush()
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("read {index}"))
+            .spawn(read)
+            .context("could not start a thread")?;
+        Ok(Self {
+            batches: Some(batches),
+            current: Vec::new().into_iter(),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Iterator for Reading {
+    type Item = Result<Raw, BoxError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(raw) = self.current.next() {
+                return Some(Ok(raw));
+            }
+            match self.batches.as_ref()?.recv() {
+                Ok(batch) => self.current = batch.into_iter(),
+                Err(_) => {
+                    // The end, or an error.
+                    self.batches = None;
+                    return match self.thread.take()?.join() {
+                        Ok(Ok(())) => None,
+                        Ok(Err(error)) => Some(Err(Carried::boxed(error))),
+                        Err(panic) => std::panic::resume_unwind(panic),
+                    };
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        // Ends the thread at its next batch.
+        self.batches = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Gathers a reading thread's examples.
+struct Sink<'a> {
+    ledger: &'a Ledger,
+    sender: SyncSender<Vec<Raw>>,
+    batch: Vec<Raw>,
+    batch_bytes: usize,
+}
+
+impl Sink<'_> {
+    fn flush(&mut self) -> Result<()> {
+        self.batch_bytes = 0;
+        let batch = std::mem::take(&mut self.batch);
+        // The other end is gone when the job ends, for a reason of its own.
+        if batch.is_empty() || self.sender.send(batch).is_ok() {
+            return Ok(());
+        }
+        Err(Cancelled.into())
+    }
+}
+
+impl OutputSink for Sink<'_> {
+    fn part(&mut self, name: &str) -> u32 {
+        let mut parts = self.ledger.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.push(name.to_owned());
+        (parts.len() - 1) as u32
+    }
+
+    fn emit(&mut self, raw: Raw) -> Result<()> {
+        self.batch_bytes += raw.data.len();
+        self.batch.push(raw);
+        if self.batch.len() >= BATCH_EXAMPLES || self.batch_bytes >= BATCH_BYTES {
+            return self.flush();
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self, split: usize, part: u32, record: u64, reason: &str) -> Result<()> {
+        self.ledger.fault(split, part, record, anyhow!("{reason}"))
+    }
+
+    fn class_names(&mut self, feature: &str, names: Vec<String>) -> Result<()> {
+        let found = self.ledger.features.iter().find(|(name, _)| *name == feature);
+        let Some((_, Feature::ClassLabel { num_classes, names: known })) = found else {
+            bail!("there is no class label `{feature}`");
+        };
+        if names.len() as u64 != *num_classes {
+            bail!("the source names {} classes of `{feature}`; there are {num_classes}", names.len());
+        }
+        if names == *known {
+            return Ok(());
+        }
+        let mut all = self.ledger.class_names.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(name, _)| name != feature);
+        all.push((feature.to_owned(), names));
+        all.sort();
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! Writes what describes a version: TFDS's JSON files, and the manifest.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use prep_catalog::fingerprint::{SequenceHash, dataset_fingerprint};
+use prep_catalog::manifest::{Manifest, ShardManifest, SourceManifest, SplitManifest};
+use prep_formats::dataset_info::{DatasetInfo, FILEPATH_TEMPLATE, SplitInfo};
+use prep_formats::features::{Feature, Features};
+use prep_formats::store::Location;
+
+use crate::build::Output;
+use crate::builder::DatasetSpec;
+use crate::fetch::{Checksum, Fetched};
+
+/// Writes all files of a version but its shards into `out`, durably, and gives the manifest, which is written last.
+pub(crate) fn write(
+    spec: &DatasetSpec,
+    recipe_sha256: &str,
+    fetched: &[Fetched],
+    sums: &[Checksum],
+    output: &Output,
+    out: &Path,
+) -> Result<Manifest> {
+    let features = with_names(&spec.features, &output.class_names)?;
+    let manifest = manifest(spec, &features, recipe_sha256, fetched, sums, output)?;
+    for (name, text) in features.to_files() {
+        write_file(&out.join(name), &text)?;
+    }
+    write_file(&out.join("dataset_info.json"), &dataset_info(spec, &manifest).to_json())?;
+    manifest.write(&Location::from_path(out))?;
+    Ok(manifest)
+}
+
+/// The schema with the names of classes that the sources gave.
+fn with_names(features: &Features, class_names: &[(String, Vec<String>)]) -> Result<Features> {
+    if class_names.is_empty() {
+        return Ok(features.clone());
+    }
+    let renamed = features.iter().map(|(name, feature)| {
+        let found = class_names.iter().find(|(feature, _)| feature == name);
+        let feature = match (feature, found) {
+            (Feature::ClassLabel { num_classes, .. }, Some((_, names))) => Feature::ClassLabel {
+                num_classes: *num_classes,
+                names: names.clone(),
+            },
+            (feature, _) => feature.clone(),
+        };
+        (name.to_owned(), feature)
+    });
+    Ok(Features::new(renamed.collect())?)
+}
+
+fn manifest(
+    spec: &DatasetSpec,
+    features: &Features,
+    recipe_sha256: &str,
+    fetched: &[Fetched],
+    sums: &[Checksum],
+    output: &Output,
+) -> Result<Manifest> {
+    let mut hashes = Vec::new();
+    let mut splits = Vec::new();
+    for (index, split) in spec.splits.iter().enumerate() {
+        let shards: Vec<_> = output.shards.iter().filter(|shard| shard.split as usize == index).collect();
+        let mut hash = SequenceHash::default();
+        for shard in &shards {
+            let part = SequenceHash::from_hex(&shard.sequence_hash, shard.records)
+                .ok_or_else(|| anyhow!("the hash of the shard {} is malformed", shard.path))?;
+            hash = hash.join(part);
+        }
+        hashes.push((split.name.clone(), hash));
+        splits.push(SplitManifest {
+            name: split.name.clone(),
+            records: shards.iter().map(|shard| shard.records).sum(),
+            bytes: shards.iter().map(|shard| shard.payload_bytes).sum(),
+            options: spec.options.clone(),
+            skipped: output.skipped.get(index).copied().unwrap_or(0),
+            shards: shards
+                .into_iter()
+                .map(|shard| ShardManifest {
+                    path: shard.path.clone(),
+                    records: shard.records,
+                    bytes: shard.file_bytes,
+                    sha256: shard.sha256.clone(),
+                    sequence_hash: shard.sequence_hash.clone(),
+                    min_key: shard.min_key.clone(),
+                    max_key: shard.max_key.clone(),
+                })
+                .collect(),
+        });
+    }
+    let source = |(source, sum): (&Fetched, &Checksum)| SourceManifest {
+        name: source.name.clone(),
+        bytes: sum.bytes,
+        sha256: hex::encode(sum.sha256),
+    };
+    Ok(Manifest {
+        format: 1,
+        name: spec.name.clone(),
+        config: spec.config.clone(),
+        version: spec.version.clone(),
+        fingerprint: dataset_fingerprint(&features.canonical_json(), &hashes),
+        recipe_sha256: recipe_sha256.to_owned(),
+        layout: spec.layout.name().to_owned(),
+        sources: fetched.iter().zip(sums).map(source).collect(),
+        splits,
+    })
+}
+
+fn dataset_info(spec: &DatasetSpec, manifest: &Manifest) -> DatasetInfo {
+    DatasetInfo {
+        name: spec.name.clone(),
+        config_name: spec.config.clone(),
+        version: spec.version.clone(),
+        description: spec.description.clone(),
+        citation: spec.citation.clone(),
+        urls: spec.urls.clone(),
+        module_name: spec.module_name.clone(),
+        download_size: manifest.sources.iter().map(|source| source.bytes).sum(),
+        file_format: "array_record".to_owned(),
+        supervised_keys: spec.supervised_keys.clone(),
+        splits: manifest
+            .splits
+            .iter()
+            .map(|split| SplitInfo {
+                name: split.name.clone(),
+                shard_lengths: split.shards.iter().map(|shard| shard.records).collect(),
+                num_bytes: split.bytes,
+                filepath_template: FILEPATH_TEMPLATE.to_owned(),
+                ..SplitInfo::default()
+            })
+            .collect(),
+        ..DatasetInfo::default()
+    }
+}
+
+fn write_file(path: &Path, text: &str) -> Result<()> {
+    File::create(path)
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        })
+        .with_context(|| format!("could not write {}", path.display()))
+}

@@ -1,0 +1,954 @@
+//! Building a dataset: from a builder and its sources to a version in the catalog.
+//!
+//! ```text
+//! locate sources -> fetch -> read, encode, sort, write shards -> verify -> publish -> commit
+//! ```
+//!
+//! All happens in a staging folder under the data folder ([`staging`]); what is finished there is journaled, so that the same
+//! request goes on after a kill. The version's folder gets its name by one rename, and the catalog its entry by one commit.
+
+mod graph;
+mod info;
+mod journal;
+mod publish;
+mod shard;
+mod staging;
+mod verify;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+use prep_catalog::manifest::Manifest;
+use prep_formats::array_record::WriteOptions;
+use sha2::{Digest, Sha256};
+
+use crate::build::graph::{Finished, Plan};
+use crate::build::journal::{Entry, Journal, Written};
+use crate::build::publish::{Found, Registry};
+use crate::build::shard::{ShardSummary, Shards};
+use crate::build::staging::Staging;
+use crate::builder::{Builder, DatasetSpec, Source, StartOver};
+use crate::error::Hinted;
+use crate::fetch::{self, Checksum, ChecksumThread, FetchOptions, Fetched, Located};
+use crate::monitor::{Monitor, Unit};
+use crate::resources;
+
+pub use shard::shard_file_name;
+
+/// Raise when the same recipe and sources give other bytes than before: builds of the old are then not "up to date".
+const OUTPUT_REVISION: u32 = 1;
+/// How often a job starts over because a reader learned better.
+const MOST_RESTARTS: u32 = 2;
+
+/// What to do with a damaged record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnError {
+    /// The build fails, naming it.
+    #[default]
+    Fail,
+    /// It is left out and counted; more than this many are an error again.
+    Skip(Option<u64>),
+}
+
+impl OnError {
+    /// Parses `fail`, `skip` or `skip:MAX`.
+    ///
+    /// # Errors
+    /// The text is something else.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "fail" => Ok(Self::Fail),
+            None if text == "skip" => Ok(Self::Skip(None)),
+            Some(("skip", most)) => match most.parse() {
+                Ok(most) => Ok(Self::Skip(Some(most))),
+                Err(_) => Err(format!("`{most}` is not a number of records")),
+            },
+            _ => Err(format!("`{text}` is not a policy; there are `fail`, `skip` and `skip:MAX`")),
+        }
+    }
+}
+
+/// What to build, from where, to where, and how.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct BuildRequest {
+    /// Makes the dataset.
+    pub builder: Arc<dyn Builder>,
+    /// Files, folders and addresses to take sources from; empty for the builder's own places.
+    pub from: Vec<String>,
+    /// Catalog; `None` for the default one.
+    pub catalog: Option<String>,
+    /// Where datasets lie; `None` for `data` in the catalog.
+    pub data_dir: Option<String>,
+    /// Worker threads.
+    pub workers: usize,
+    /// Memory budget in bytes.
+    pub memory_bytes: u64,
+    /// Shards of each split; `None` for the builder's numbers.
+    pub shards: Option<u64>,
+    /// What to do with damaged records.
+    pub on_error: OnError,
+    /// Whether a different build of the same version is replaced.
+    pub overwrite: bool,
+    /// Whether a source has to have the size and hash that the builder states.
+    pub check_sums: bool,
+    /// Whether to only say what would be done.
+    pub dry_run: bool,
+    /// How downloads behave.
+    pub fetch: FetchOptions,
+    /// Watches and stops the job.
+    pub monitor: Arc<Monitor>,
+}
+
+impl std::fmt::Debug for BuildRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BuildRequest")
+            .field("name", &self.builder.spec().name)
+            .field("from", &self.from)
+            .finish_non_exhaustive()
+    }
+}
+
+impl BuildRequest {
+    /// A build with this builder: its own sources, the default catalog, all cores, a quarter of the memory.
+    pub fn new(builder: Arc<dyn Builder>) -> Self {
+        Self {
+            builder,
+            from: Vec::new(),
+            catalog: None,
+            data_dir: None,
+            workers: resources::default_workers(),
+            memory_bytes: resources::default_memory(),
+            shards: None,
+            on_error: OnError::Fail,
+            overwrite: false,
+            check_sums: true,
+            dry_run: false,
+            fetch: FetchOptions::default(),
+            monitor: Monitor::new(),
+        }
+    }
+
+    /// Sets where sources are taken from: files, folders or addresses. Default: the builder's own places.
+    #[must_use]
+    pub fn from(mut self, from: Vec<String>) -> Self {
+        self.from = from;
+        self
+    }
+
+    /// Sets the catalog. Default: `$PREP_CATALOG`, else the one in the platform's data folder.
+    #[must_use]
+    pub fn catalog(mut self, catalog: impl Into<String>) -> Self {
+        self.catalog = Some(catalog.into());
+        self
+    }
+
+    /// Sets the folder under which datasets lie. Default: `data` in the catalog.
+    #[must_use]
+    pub fn data_dir(mut self, data_dir: impl Into<String>) -> Self {
+        self.data_dir = Some(data_dir.into());
+        self
+    }
+
+    /// Sets the number of worker threads. Default: one a core.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers.max(1);
+        self
+    }
+
+    /// Sets the memory budget in bytes. Default: a quarter of what the machine or its cgroup allows.
+    #[must_use]
+    pub fn memory_bytes(mut self, memory_bytes: u64) -> Self {
+        self.memory_bytes = memory_bytes;
+        self
+    }
+
+    /// Sets the number of shards of each split. Default: the builder's numbers, else TFDS's rule by size.
+    #[must_use]
+    pub fn shards(mut self, shards: u64) -> Self {
+        self.shards = Some(shards);
+        self
+    }
+
+    /// Sets what to do with damaged records. Default: the build fails.
+    #[must_use]
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = on_error;
+        self
+    }
+
+    /// Sets whether a different build of the same version is replaced. Default: no.
+    #[must_use]
+    pub fn overwrite(mut self, overwrite: bool) -> Self {
+        self.overwrite = overwrite;
+        self
+    }
+
+    /// Sets whether sources have to be those that the builder states. Default: yes.
+    #[must_use]
+    pub fn check_sums(mut self, check_sums: bool) -> Self {
+        self.check_sums = check_sums;
+        self
+    }
+
+    /// Sets whether to only say what would be done. Default: no.
+    #[must_use]
+    pub fn dry_run(mut self, dry_run: bool) -> Self {
+        self.dry_run = dry_run;
+        self
+    }
+
+    /// Sets how downloads behave.
+    #[must_use]
+    pub fn fetch(mut self, fetch: FetchOptions) -> Self {
+        self.fetch = fetch;
+        self
+    }
+}
+
+/// How a build ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Status {
+    /// It was built, and is in the catalog.
+    Built,
+    /// It was there already; nothing was written.
+    UpToDate,
+    /// A dry run: nothing was done.
+    Planned,
+}
+
+impl Status {
+    /// `built`, `up to date` or `planned`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Built => "built",
+            Self::UpToDate => "up to date",
+            Self::Planned => "planned",
+        }
+    }
+}
+
+/// A split of a finished build.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SplitOutcome {
+    /// Name.
+    pub name: String,
+    /// Number of examples.
+    pub examples: u64,
+    /// Number of shards.
+    pub shards: u64,
+    /// Bytes of all records (payload only).
+    pub bytes: u64,
+    /// Records left out.
+    pub skipped: u64,
+}
+
+/// What a build left behind.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct BuildOutcome {
+    /// How it ended.
+    pub status: Status,
+    /// Dataset.
+    pub name: String,
+    /// Config, where there is one.
+    pub config: Option<String>,
+    /// Version.
+    pub version: String,
+    /// The version's folder.
+    pub path: String,
+    /// Content fingerprint; empty for a dry run.
+    pub fingerprint: String,
+    /// Splits, in order.
+    pub splits: Vec<SplitOutcome>,
+    /// Records left out, in all splits.
+    pub skipped: u64,
+    /// The catalog's log entry, where one was written.
+    pub log: Option<u64>,
+    /// Sources whose size or hash was not the builder's, and that were taken all the same.
+    pub unchecked: Vec<String>,
+    /// What would be done, line by line, for a dry run.
+    pub plan: Vec<String>,
+    /// Wall time.
+    pub seconds: f64,
+    /// Worker threads.
+    pub workers: usize,
+    /// Memory budget.
+    pub memory_bytes: u64,
+    /// Most bytes that the job graph held at a time.
+    pub peak_held_bytes: u64,
+    /// Bytes that did not fit into memory.
+    pub spilled_bytes: u64,
+    /// Bytes of all sources.
+    pub source_bytes: u64,
+    /// Shards that an earlier, interrupted run had finished.
+    pub shards_found: u64,
+}
+
+/// Builds a dataset and registers it in the catalog.
+///
+/// Blocks until all is done; prints nothing. `request.monitor` shows how far it is, and stops it.
+///
+/// # Errors
+/// Sources that are missing, damaged or not the builder's; a place that cannot be written or is full; another dataset in this
+/// one's place; a stop by [`Monitor::cancel`]. Staging is kept, and the same request goes on from there.
+pub fn build(request: BuildRequest) -> Result<BuildOutcome> {
+    Build::new(request)?.run()
+}
+
+/// A build on its way.
+struct Build {
+    request: BuildRequest,
+    spec: DatasetSpec,
+    registry: Registry,
+    recipe_sha256: String,
+    started: Instant,
+}
+
+/// What the job graph or an earlier run's journal says.
+struct Output {
+    shards: Vec<ShardSummary>,
+    found: u64,
+    skipped: Vec<u64>,
+    class_names: Vec<(String, Vec<String>)>,
+    peak_held_bytes: u64,
+    spilled_bytes: u64,
+}
+
+impl From<Finished> for Output {
+    fn from(finished: Finished) -> Self {
+        Self {
+            shards: finished.shards,
+            found: finished.found,
+            skipped: finished.skipped,
+            class_names: finished.class_names,
+            peak_held_bytes: finished.peak_held_bytes,
+            spilled_bytes: finished.spilled_bytes,
+        }
+    }
+}
+
+impl Build {
+    fn new(request: BuildRequest) -> Result<Self> {
+        let mut spec = request.builder.spec().clone();
+        if spec.splits.is_empty() {
+            bail!("the builder has no splits");
+        }
+        if let Some(shards) = request.shards {
+            for split in &mut spec.splits {
+                split.shards = Some(shards);
+            }
+        }
+        WriteOptions::parse(&spec.options).context("the builder's options of shards")?;
+        let registry = Registry::open(&spec, request.catalog.as_deref(), request.data_dir.as_deref())?;
+        let recipe_sha256 = identity(&spec, &request.builder.identity());
+        Ok(Self {
+            request,
+            spec,
+            registry,
+            recipe_sha256,
+            started: Instant::now(),
+        })
+    }
+
+    fn run(&self) -> Result<BuildOutcome> {
+        let found = self.registry.find()?;
+        let located = match self.standing(&found, None)? {
+            // What is pinned needs no look at the sources.
+            Standing::Same => None,
+            _ => Some(self.locate()?),
+        };
+        let standing = self.standing(&found, located.as_deref())?;
+        let staging_path = self.registry.data_dir.join(staging::STAGING_FOLDER).join(self.registry.relative());
+        if let (Standing::Same, Found::Registered(manifest)) = (&standing, &found)
+            && !staging_path.exists()
+        {
+            return Ok(self.outcome(Status::UpToDate, manifest));
+        }
+        self.refuse_different(&standing)?;
+        if self.request.dry_run {
+            return self.dry_run(&standing, located.as_deref());
+        }
+        self.registry.check_writable()?;
+        let staging = Staging::enter(&self.registry.data_dir, &self.registry.relative(), &self.request.monitor)
+            .map_err(|error| self.unwritable(error))?;
+        // Another process may have built it while this one waited; one that was killed may have left the last steps undone.
+        let found = self.registry.heal()?;
+        let standing = self.standing(&found, located.as_deref())?;
+        if let (Standing::Same, Found::Registered(manifest)) = (&standing, &found) {
+            let outcome = self.outcome(Status::UpToDate, manifest);
+            staging.remove()?;
+            return Ok(outcome);
+        }
+        if let (Standing::Same, Found::Unregistered(manifest)) = (&standing, &found) {
+            let unchecked = self.unchecked_of(manifest);
+            let log = self.registry.adopt(manifest, &unchecked, &self.request.monitor)?;
+            staging.remove()?;
+            let mut outcome = self.outcome(Status::Built, manifest);
+            outcome.log = Some(log);
+            outcome.unchecked = unchecked;
+            outcome.shards_found = outcome.splits.iter().map(|split| split.shards).sum();
+            return Ok(outcome);
+        }
+        if let Err(error) = self.refuse_different(&standing) {
+            staging.remove()?;
+            return Err(error);
+        }
+        let located = match located {
+            Some(located) => located,
+            None => self.locate()?,
+        };
+        self.work(staging, &located)
+            .map_err(|error| explain_full_disk(error, &self.registry.data_dir))
+    }
+
+    fn locate(&self) -> Result<Vec<Located>> {
+        fetch::locate(&self.spec.sources, &self.request.from)
+    }
+
+    /// How what is there compares with what is asked for.
+    fn standing(&self, found: &Found, located: Option<&[Located]>) -> Result<Standing> {
+        let manifest = match found {
+            Found::Nothing => return Ok(Standing::Absent),
+            Found::Foreign(reason) => return Ok(Standing::Different(reason.clone())),
+            Found::Registered(manifest) | Found::Unregistered(manifest) => manifest,
+        };
+        let different = |reason: &str| Ok(Standing::Different(reason.to_owned()));
+        if manifest.recipe_sha256 != self.recipe_sha256 {
+            return different("was built from another recipe or with other output options");
+        }
+        if self.request.on_error == OnError::Fail && manifest.splits.iter().any(|split| split.skipped > 0) {
+            return different("was built with damaged records left out");
+        }
+        if manifest.sources.len() != self.spec.sources.len() {
+            return different("was built from other sources");
+        }
+        let mut unknown = false;
+        for (index, (there, spec)) in manifest.sources.iter().zip(&self.spec.sources).enumerate() {
+            let pinned = spec.is_pinned()
+                && spec.bytes == Some(there.bytes)
+                && spec.sha256.map(hex::encode).as_deref() == Some(there.sha256.as_str());
+            if spec.is_pinned() && self.request.check_sums {
+                if !pinned {
+                    return different(&format!("was built from another `{}`", there.name));
+                }
+                continue;
+            }
+            match located.map(|located| &located[index]) {
+                // An address that the recipe vouches for needs no second download.
+                Some(Located::Url(_)) | None if pinned && self.request.from.is_empty() => {}
+                Some(Located::File(path)) => {
+                    let same_size = std::fs::metadata(path).is_ok_and(|file| file.len() == there.bytes);
+                    let same = same_size
+                        && hex::encode(fetch::hash_file(path, &self.request.monitor)?.sha256) == there.sha256;
+                    if !same {
+                        return different(&format!("was built from another `{}`", there.name));
+                    }
+                }
+                Some(Located::Url(_)) | None => unknown = true,
+            }
+        }
+        Ok(if unknown { Standing::Unknown } else { Standing::Same })
+    }
+
+    fn refuse_different(&self, standing: &Standing) -> Result<()> {
+        match standing {
+            Standing::Different(reason) if !self.request.overwrite => Err(Hinted::new(
+                format!("{} is there already, and {reason}", self.registry.folder.display()),
+                "replace it with `--overwrite`, or give the recipe another version",
+            )
+            .into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn dry_run(&self, standing: &Standing, located: Option<&[Located]>) -> Result<BuildOutcome> {
+        let mut outcome = self.outcome_of_nothing(Status::Planned);
+        let plan = &mut outcome.plan;
+        for (spec, place) in self.spec.sources.iter().zip(located.unwrap_or_default()) {
+            plan.push(match place {
+                Located::File(path) => format!("read {}", path.display()),
+                Located::Url(url) => {
+                    let size = spec.bytes.map_or("an unknown number of bytes".to_owned(), resources::show_size);
+                    format!("fetch {} ({size})", fetch::shown(url))
+                }
+            });
+        }
+        for split in &self.spec.splits {
+            let shards = split.shards.map_or("as its size asks".to_owned(), |count| count.to_string());
+            plan.push(format!("write split `{}`, shards: {shards}, {}", split.name, self.spec.options));
+        }
+        if let Standing::Different(_) = standing {
+            plan.push(format!("replace {}", self.registry.folder.display()));
+        }
+        plan.push(format!("register it in the catalog {}", self.registry.catalog_name()));
+        Ok(outcome)
+    }
+
+    /// What an error of making the staging folder means.
+    fn unwritable(&self, error: anyhow::Error) -> anyhow::Error {
+        let denied = error.chain().any(|cause| {
+            cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
+                use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
+
+                matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | NotADirectory)
+            })
+        });
+        if !denied {
+            return error;
+        }
+        let message = format!("{} cannot be written", self.registry.data_dir.display());
+        error.context(Hinted::new(message, "give a folder that can be, with `--data-dir` or `--catalog`"))
+    }
+
+    /// Fetches, builds, verifies, publishes.
+    fn work(&self, staging: Staging, located: &[Located]) -> Result<BuildOutcome> {
+        let request = &self.request;
+        let monitor = &request.monitor;
+        let (journal, entries) = staging.prepare(&self.job(located)?).map_err(|error| self.unwritable(error))?;
+        let journal = Arc::new(journal);
+        self.check_room(&staging, located)?;
+
+        let note = |source: &Fetched| {
+            journal.add(&Entry::Fetched {
+                name: source.name.clone(),
+                bytes: source.bytes,
+                sha256: source.sha256.map(hex::encode).unwrap_or_default(),
+            })
+        };
+        let downloads = staging.downloads();
+        let fetched = fetch::fetch_all(
+            &self.spec.sources,
+            located,
+            &downloads,
+            request.check_sums,
+            &request.fetch,
+            monitor,
+            &note,
+        )?;
+        let checksums = ChecksumThread::start(&fetched, monitor)?;
+        let entries = self.still_true(&staging, entries, &fetched)?;
+        let resumed = resume(&staging, &entries, self.spec.splits.len());
+        let (output, checksums) = match resumed {
+            Some((output, written)) => {
+                monitor.note("all shards are there from an earlier run");
+                let sums = self.checked(checksums.join()?, &fetched)?;
+                if written.sources != named(&fetched, &sums) {
+                    // The user's files changed between the runs.
+                    staging.discard_output()?;
+                    let sums = ChecksumThread::start(&fetched, monitor)?;
+                    self.write_shards(&staging, &journal, Vec::new(), &fetched, sums)?
+                } else {
+                    (output, sums)
+                }
+            }
+            None => {
+                let finished = entries.into_iter().filter_map(|entry| match entry {
+                    Entry::Shard(summary) => Some(summary),
+                    _ => None,
+                });
+                self.write_shards(&staging, &journal, finished.collect(), &fetched, checksums)?
+            }
+        };
+        self.publish(staging, &fetched, &checksums, output)
+    }
+
+    /// What identifies the job: staging of another one is not continued.
+    fn job(&self, located: &[Located]) -> Result<String> {
+        use std::os::unix::fs::MetadataExt;
+
+        let mut sources = Vec::new();
+        for (spec, place) in self.spec.sources.iter().zip(located) {
+            sources.push(match place {
+                _ if self.request.check_sums && spec.is_pinned() => "as the recipe says".to_owned(),
+                Located::Url(url) => url.to_string(),
+                Located::File(path) => {
+                    let shown = path.display();
+                    let file = std::fs::metadata(path).with_context(|| format!("could not read {shown}"))?;
+                    let (seconds, nanoseconds) = (file.mtime(), file.mtime_nsec());
+                    format!("{shown}, {} bytes, {seconds}.{nanoseconds:09}, inode {}", file.len(), file.ino())
+                }
+            });
+        }
+        let pins: Vec<Option<String>> = self.spec.sources.iter().map(|source| source.sha256.map(hex::encode)).collect();
+        let job = serde_json::json!({
+            "format": 1,
+            "recipe_sha256": self.recipe_sha256,
+            "pins": pins,
+            "sources": sources,
+            "on_error": format!("{:?}", self.request.on_error),
+            "check_sums": self.request.check_sums,
+        });
+        Ok(format!("{job:#}\n"))
+    }
+
+    /// Throws away what was made from a download that has since come in again with other bytes.
+    fn still_true(&self, staging: &Staging, entries: Vec<Entry>, fetched: &[Fetched]) -> Result<Vec<Entry>> {
+        let changed = fetched.iter().any(|source| {
+            let Some(now) = source.sha256.map(hex::encode) else {
+                return false;
+            };
+            entries.iter().any(|entry| {
+                matches!(entry, Entry::Fetched { name, sha256, .. } if *name == source.name && *sha256 != now)
+            })
+        });
+        if !changed {
+            return Ok(entries);
+        }
+        staging.discard_output()?;
+        Ok(Vec::new())
+    }
+
+    /// Refuses to begin where there is clearly no room, and warns where it may be tight.
+    fn check_room(&self, staging: &Staging, located: &[Located]) -> Result<()> {
+        let mut downloads = 0;
+        let mut sources = 0;
+        let mut unknown = false;
+        for (spec, place) in self.spec.sources.iter().zip(located) {
+            let size = match place {
+                Located::File(path) => std::fs::metadata(path).ok().map(|file| file.len()),
+                Located::Url(_) => spec.bytes,
+            };
+            let Some(size) = size else {
+                unknown = true;
+                continue;
+            };
+            sources += size;
+            if let Located::Url(_) = place {
+                let folder = staging.downloads();
+                let there = [spec.name.clone(), format!("{}.part", spec.name)]
+                    .into_iter()
+                    .filter_map(|name| Some(std::fs::metadata(folder.join(name)).ok()?.len()))
+                    .max();
+                downloads += size.saturating_sub(there.unwrap_or(0));
+            }
+        }
+        // Packed pictures come out about as large as they went in; what is written already takes no more room.
+        let written: u64 = folder_bytes(&staging.out());
+        let spill = if sources > self.request.memory_bytes / 4 { sources } else { 0 };
+        let least = downloads + (sources / 2).saturating_sub(written);
+        let likely = downloads + (sources + sources / 4).saturating_sub(written) + spill;
+        let free = resources::free_bytes(staging.root())?;
+        let place = self.registry.data_dir.display();
+        let show = resources::show_size;
+        if free < least {
+            return Err(Hinted::new(
+                format!("not enough room at {place}: about {} are needed, {} are free", show(likely), show(free)),
+                "free some space, or give another place with `--data-dir`",
+            )
+            .into());
+        }
+        if free < likely {
+            let text = format!("there may not be enough room at {place}: about {} are needed, {} are free", show(likely), show(free));
+            self.request.monitor.warn(text);
+        } else if unknown {
+            let text = format!("the sizes of some sources are not known; {} are free at {place}", show(free));
+            self.request.monitor.warn(text);
+        }
+        Ok(())
+    }
+
+    /// Compares checksums with the spec, unless the user does not want that.
+    fn checked(&self, sums: Vec<Checksum>, fetched: &[Fetched]) -> Result<Vec<Checksum>> {
+        if self.request.check_sums {
+            for ((spec, source), sum) in self.spec.sources.iter().zip(fetched).zip(&sums) {
+                if let Err(error) = fetch::compare(spec, &source.path, sum) {
+                    // A download that went bad on disk is not to be found again.
+                    if source.path.parent().is_some_and(|parent| parent.ends_with("downloads")) {
+                        let _ = std::fs::remove_file(&source.path);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(sums)
+    }
+
+    /// Runs the job graph, until it needs no further start.
+    fn write_shards(
+        &self,
+        staging: &Staging,
+        journal: &Arc<Journal>,
+        finished: Vec<ShardSummary>,
+        fetched: &[Fetched],
+        checksums: ChecksumThread,
+    ) -> Result<(Output, Vec<Checksum>)> {
+        let request = &self.request;
+        let monitor = &request.monitor;
+        let mut restarts = 0;
+        let result = loop {
+            let total = fetched.iter().map(|source| source.bytes).sum();
+            let meter = monitor.stage("read", Unit::Bytes, Some(total));
+            let source = |source: &Fetched| {
+                let (meter, monitor) = (Arc::clone(&meter), Arc::clone(monitor));
+                Source::new(source.name.clone(), source.path.clone(), source.bytes, meter, monitor)
+            };
+            let write_meter = monitor.stage("write", Unit::Examples, None);
+            let shards = Shards {
+                folder: staging.out(),
+                dataset: self.spec.name.clone(),
+                splits: self.spec.splits.iter().map(|split| split.name.clone()).collect(),
+                options: WriteOptions::parse(&self.spec.options)?,
+                journal: Arc::clone(journal),
+                finished: finished.clone(),
+                totals: Arc::new(OnceLock::new()),
+                meter: Arc::clone(&write_meter),
+            };
+            let result = graph::run(Plan {
+                builder: Arc::clone(&request.builder),
+                sources: Arc::new(fetched.iter().map(source).collect()),
+                shards,
+                num_shards: self.spec.splits.iter().map(|split| split.shards).collect(),
+                on_error: request.on_error,
+                workers: request.workers,
+                memory_bytes: usize::try_from(request.memory_bytes).unwrap_or(usize::MAX),
+                spill_folder: staging.spill(),
+                monitor: Arc::clone(monitor),
+            });
+            meter.finish();
+            write_meter.finish();
+            match result {
+                Err(error) if restarts < MOST_RESTARTS && error.is::<StartOver>() => {
+                    restarts += 1;
+                    monitor.note(format!("{error}; reading again"));
+                }
+                result => break result,
+            }
+        };
+        // A wrong file explains whatever went wrong in reading it, so its checksum is looked at first.
+        let sums = match checksums.join() {
+            Ok(sums) => sums,
+            Err(error) => return Err(result.err().unwrap_or(error)),
+        };
+        let sums = self.checked(sums, fetched)?;
+        let finished = result?;
+        let mut num_shards = vec![0; self.spec.splits.len()];
+        for shard in &finished.shards {
+            num_shards[shard.split as usize] = u64::from(shard.num_shards);
+        }
+        journal.add(&Entry::Written(Written {
+            sources: named(fetched, &sums),
+            num_shards,
+            skipped: finished.skipped.clone(),
+            class_names: finished.class_names.clone(),
+        }))?;
+        Ok((finished.into(), sums))
+    }
+
+    /// Writes what describes the shards, verifies them, and makes it all visible.
+    fn publish(
+        &self,
+        staging: Staging,
+        fetched: &[Fetched],
+        sums: &[Checksum],
+        output: Output,
+    ) -> Result<BuildOutcome> {
+        let monitor = &self.request.monitor;
+        let out = staging.out();
+        let manifest = info::write(&self.spec, &self.recipe_sha256, fetched, sums, &output, &out)?;
+        let meter = monitor.stage("verify", Unit::Bytes, Some(output.shards.iter().map(|shard| shard.file_bytes).sum()));
+        verify::verify(&out, &output.shards, self.request.workers, &meter, monitor)?;
+        meter.finish();
+        // From here on a stop would only leave work for the next run.
+        monitor.check()?;
+        let unchecked = self.unchecked(sums);
+        let log = self.registry.publish(&out, &manifest, &unchecked)?;
+        staging.remove()?;
+        let mut outcome = self.outcome(Status::Built, &manifest);
+        outcome.log = Some(log);
+        outcome.unchecked = unchecked;
+        outcome.peak_held_bytes = output.peak_held_bytes;
+        outcome.spilled_bytes = output.spilled_bytes;
+        outcome.shards_found = output.found;
+        Ok(outcome)
+    }
+
+    /// Names of the sources that are not the recipe's.
+    fn unchecked(&self, sums: &[Checksum]) -> Vec<String> {
+        let other = |(spec, sum): (&crate::builder::SourceSpec, &Checksum)| {
+            let differs = spec.bytes.is_some_and(|bytes| bytes != sum.bytes)
+                || spec.sha256.is_some_and(|sha256| sha256 != sum.sha256);
+            differs.then(|| spec.name.clone())
+        };
+        self.spec.sources.iter().zip(sums).filter_map(other).collect()
+    }
+
+    /// The same for a version that is there.
+    fn unchecked_of(&self, manifest: &Manifest) -> Vec<String> {
+        let other = |(spec, there): (&crate::builder::SourceSpec, &prep_catalog::manifest::SourceManifest)| {
+            let differs = spec.bytes.is_some_and(|bytes| bytes != there.bytes)
+                || spec.sha256.is_some_and(|sha256| hex::encode(sha256) != there.sha256);
+            differs.then(|| spec.name.clone())
+        };
+        self.spec.sources.iter().zip(&manifest.sources).filter_map(other).collect()
+    }
+
+    fn outcome(&self, status: Status, manifest: &Manifest) -> BuildOutcome {
+        let mut outcome = self.outcome_of_nothing(status);
+        outcome.fingerprint = manifest.fingerprint.clone();
+        outcome.splits = manifest
+            .splits
+            .iter()
+            .map(|split| SplitOutcome {
+                name: split.name.clone(),
+                examples: split.records,
+                shards: split.shards.len() as u64,
+                bytes: split.bytes,
+                skipped: split.skipped,
+            })
+            .collect();
+        outcome.skipped = manifest.splits.iter().map(|split| split.skipped).sum();
+        outcome.source_bytes = manifest.sources.iter().map(|source| source.bytes).sum();
+        outcome
+    }
+
+    fn outcome_of_nothing(&self, status: Status) -> BuildOutcome {
+        BuildOutcome {
+            status,
+            name: self.spec.name.clone(),
+            config: self.spec.config.clone(),
+            version: self.spec.version.clone(),
+            path: self.registry.folder.display().to_string(),
+            fingerprint: String::new(),
+            splits: Vec::new(),
+            skipped: 0,
+            log: None,
+            unchecked: Vec::new(),
+            plan: Vec::new(),
+            seconds: self.started.elapsed().as_secs_f64(),
+            workers: self.request.workers,
+            memory_bytes: self.request.memory_bytes,
+            peak_held_bytes: 0,
+            spilled_bytes: 0,
+            source_bytes: 0,
+            shards_found: 0,
+        }
+    }
+}
+
+/// How what is there compares with what is asked for.
+#[derive(Debug, PartialEq, Eq)]
+enum Standing {
+    /// Nothing is there.
+    Absent,
+    /// It is the same.
+    Same,
+    /// The same recipe; whether the same sources shows when they are fetched.
+    Unknown,
+    /// Something else is there, for this reason.
+    Different(String),
+}
+
+/// SHA-256 of what decides the output: the spec and the builder's own settings, but not where sources come from.
+fn identity(spec: &DatasetSpec, builder: &str) -> String {
+    let splits: Vec<_> = spec
+        .splits
+        .iter()
+        .map(|split| serde_json::json!([split.name, split.shards]))
+        .collect();
+    let sources: Vec<&str> = spec.sources.iter().map(|source| source.name.as_str()).collect();
+    let identity = serde_json::json!({
+        "revision": OUTPUT_REVISION,
+        "name": spec.name,
+        "config": spec.config,
+        "version": spec.version,
+        "description": spec.description,
+        "citation": spec.citation,
+        "urls": spec.urls,
+        "module_name": spec.module_name,
+        "supervised_keys": spec.supervised_keys,
+        "layout": spec.layout.name(),
+        "features": spec.features.canonical_json(),
+        "splits": splits,
+        "sources": sources,
+        "options": spec.options,
+        "builder": builder,
+    });
+    hex::encode(Sha256::digest(identity.to_string()))
+}
+
+fn named(fetched: &[Fetched], sums: &[Checksum]) -> Vec<(String, u64, String)> {
+    let name = |(source, sum): (&Fetched, &Checksum)| (source.name.clone(), sum.bytes, hex::encode(sum.sha256));
+    fetched.iter().zip(sums).map(name).collect()
+}
+
+/// What an earlier run left, if it wrote all shards and they are there.
+fn resume(staging: &Staging, entries: &[Entry], num_splits: usize) -> Option<(Output, Written)> {
+    let written = entries.iter().rev().find_map(|entry| match entry {
+        Entry::Written(written) => Some(written.clone()),
+        _ => None,
+    })?;
+    if written.num_shards.len() != num_splits {
+        return None;
+    }
+    let out = staging.out();
+    let mut shards = Vec::new();
+    for (split, count) in written.num_shards.iter().enumerate() {
+        for index in 0..*count {
+            let shard = entries.iter().rev().find_map(|entry| match entry {
+                Entry::Shard(shard)
+                    if (u64::from(shard.index), shard.split as usize, u64::from(shard.num_shards))
+                        == (index, split, *count) =>
+                {
+                    Some(shard)
+                }
+                _ => None,
+            })?;
+            let there = std::fs::metadata(out.join(&shard.path)).ok()?;
+            if there.len() != shard.file_bytes {
+                return None;
+            }
+            shards.push(shard.clone());
+        }
+    }
+    let output = Output {
+        found: shards.len() as u64,
+        shards,
+        skipped: written.skipped.clone(),
+        class_names: written.class_names.clone(),
+        peak_held_bytes: 0,
+        spilled_bytes: 0,
+    };
+    Some((output, written))
+}
+
+fn folder_bytes(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    entries.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len())).sum()
+}
+
+/// Says where the disk is full, and how full.
+fn explain_full_disk(error: anyhow::Error, data_dir: &Path) -> anyhow::Error {
+    let full = error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
+            matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+        })
+    });
+    if !full {
+        return error;
+    }
+    let free = resources::free_bytes(data_dir).map_or("nothing".to_owned(), resources::show_size);
+    error.context(Hinted::new(
+        format!("no space is left at {}: {free} free", data_dir.display()),
+        "free some space there, and give the same command again: it goes on from where it stopped",
+    ))
+}
+
+/// An anyhow error of a path that should not be.
+fn not_local(what: &str, text: &str) -> anyhow::Error {
+    anyhow!("{what} `{text}` is not a local folder, and this version writes only to such")
+}
+
+/// The path without a way around.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("could not find out where {} is", path.display()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+//! The folder in which a build lives until it is published.
+//!
+//! ```text
+//! DATA_DIR/.staging/NAME[/CONFIG]/VERSION/
+//!     lock             held by the process that works here
+//!     job.json         what is being built; staging of another job is thrown away
+//!     journal.jsonl    what is finished
+//!     downloads/       sources
+//!     spill/           sorted runs that did not fit into memory
+//!     out/             the future version folder
+//! ```
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::fs::FlockOperation;
+
+use crate::build::journal::{Entry, Journal};
+use crate::monitor::Monitor;
+
+/// Name of the folder in a data folder that holds all staging.
+pub(crate) const STAGING_FOLDER: &str = ".staging";
+
+/// A staging folder, locked by this process.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    root: PathBuf,
+    /// `DATA_DIR/.staging`, up to which empty folders are removed at the end.
+    top: PathBuf,
+    _lock: File,
+}
+
+impl Staging {
+    /// Makes the folder and takes its lock; waits while another process has it.
+    ///
+    /// `relative` is `NAME[/CONFIG]/VERSION`.
+    pub(crate) fn enter(data_dir: &Path, relative: &Path, monitor: &Monitor) -> Result<Self> {
+        let top = data_dir.join(STAGING_FOLDER);
+        let root = top.join(relative);
+        let path = root.join("lock");
+        let mut told = false;
+        loop {
+            monitor.check()?;
+            std::fs::create_dir_all(&root).with_context(|| format!("could not make the folder {}", root.display()))?;
+            let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+            let lock = match opened {
+                Ok(lock) => lock,
+                // Another process has just finished and removed the folder.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => {
+                    return Err(anyhow::Error::new(error).context(format!("could not open {}", path.display())));
+                }
+            };
+            match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    if !told {
+                        monitor.note(format!("another process is building this; waiting for {}", path.display()));
+                        told = true;
+                    }
+                    std::thread::sleep(Duration::from_millis(50));
+                    continue;
+                }
+                Err(error) => {
+                    return Err(anyhow::Error::new(error).context(format!("could not lock {}", path.display())));
+                }
+            }
+            // The lock of a folder that was removed meanwhile locks nothing.
+            let same = match (lock.metadata(), std::fs::metadata(&path)) {
+                (Ok(ours), Ok(there)) => ours.ino() == there.ino() && ours.dev() == there.dev(),
+                _ => false,
+            };
+            if same {
+                return Ok(Self { root, top, _lock: lock });
+            }
+        }
+    }
+
+    /// Prepares for a job: what an earlier run of the same job finished is kept, anything else is thrown away. Gives the
+    /// journal and what it holds.
+    pub(crate) fn prepare(&self, job: &str) -> Result<(Journal, Vec<Entry>)> {
+        let path = self.root.join("job.json");
+        if std::fs::read_to_string(&path).ok().as_deref() != Some(job) {
+            self.discard()?;
+            let shown = path.display();
+            File::create(&path)
+                .and_then(|mut file| {
+                    std::io::Write::write_all(&mut file, job.as_bytes())?;
+                    file.sync_all()
+                })
+                .with_context(|| format!("could not write {shown}"))?;
+        }
+        for folder in [self.downloads(), self.spill(), self.out()] {
+            std::fs::create_dir_all(&folder)
+                .with_context(|| format!("could not make the folder {}", folder.display()))?;
+        }
+        // Spilled runs have no names; what lies there is a stranger's or a bug's.
+        sync_folder(&self.root)?;
+        Journal::open(&self.root.join("journal.jsonl"))
+    }
+
+    /// Throws away everything but the lock.
+    pub(crate) fn discard(&self) -> Result<()> {
+        let entries = std::fs::read_dir(&self.root).with_context(|| format!("could not list {}", self.root.display()))?;
+        for entry in entries {
+            let entry = entry.with_context(|| format!("could not list {}", self.root.display()))?;
+            let path = entry.path();
+            if entry.file_name() == "lock" {
+                continue;
+            }
+            let removed = if path.is_dir() && !path.is_symlink() {
+                std::fs::remove_dir_all(&path)
+            } else {
+                std::fs::remove_file(&path)
+            };
+            removed.with_context(|| format!("could not remove {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Throws away what was written, but not what was downloaded.
+    pub(crate) fn discard_output(&self) -> Result<()> {
+        let out = self.out();
+        let shown = out.display();
+        std::fs::remove_dir_all(&out)
+            .or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+            .and_then(|()| std::fs::create_dir_all(&out))
+            .with_context(|| format!("could not empty {shown}"))
+    }
+
+    /// Removes the staging folder, and the folders above it that are empty then.
+    pub(crate) fn remove(self) -> Result<()> {
+        std::fs::remove_dir_all(&self.root).with_context(|| format!("could not remove {}", self.root.display()))?;
+        let mut folder = self.root.as_path();
+        while let Some(parent) = folder.parent().filter(|_| folder != self.top) {
+            // Not empty: somebody else's staging.
+            if std::fs::remove_dir(parent).is_err() {
+                break;
+            }
+            folder = parent;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn downloads(&self) -> PathBuf {
+        self.root.join("downloads")
+    }
+
+    pub(crate) fn spill(&self) -> PathBuf {
+        self.root.join("spill")
+    }
+
+    pub(crate) fn out(&self) -> PathBuf {
+        self.root.join("out")
+    }
+}
+
+/// Makes the names in a folder durable.
+pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .with_context(|| format!("could not sync {}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::error::Cancelled;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn staging_of_another_job_is_thrown_away() {
+        let data = tempfile::tempdir().unwrap();
+        let monitor = Monitor::new();
+        let staging = Staging::enter(data.path(), Path::new("a/1.0.0"), &monitor).unwrap();
+        staging.prepare("one").unwrap();
+        std::fs::write(staging.downloads().join("x"), "x").unwrap();
+        staging.prepare("one").unwrap();
+        assert_eq!(names(&staging.downloads()), ["x"]);
+        staging.prepare("two").unwrap();
+        assert!(names(&staging.downloads()).is_empty());
+        assert_eq!(names(staging.root()), ["downloads", "job.json", "journal.jsonl", "lock", "out", "spill"]);
+    }
+
+    #[test]
+    fn removal_leaves_nothing_but_what_others_have() {
+        let data = tempfile::tempdir().unwrap();
+        let monitor = Monitor::new();
+        let one = Staging::enter(data.path(), Path::new("a/config/1.0.0"), &monitor).unwrap();
+        let two = Staging::enter(data.path(), Path::new("b/1.0.0"), &monitor).unwrap();
+        one.remove().unwrap();
+        assert_eq!(names(&data.path().join(STAGING_FOLDER)), ["b"]);
+        two.remove().unwrap();
+        assert!(names(data.path()).is_empty());
+    }
+
+    #[test]
+    fn a_second_process_waits_and_then_works_in_a_new_folder() {
+        let data = tempfile::tempdir().unwrap();
+        let path = data.path().to_owned();
+        let monitor = Monitor::new();
+        let first = Staging::enter(&path, Path::new("a/1.0.0"), &monitor).unwrap();
+        let waiting = Monitor::new();
+        let second = std::thread::spawn({
+            let (path, waiting) = (path.clone(), std::sync::Arc::clone(&waiting));
+            move || Staging::enter(&path, Path::new("a/1.0.0"), &waiting)
+        });
+        while waiting.take_notes().is_empty() {
+            std::thread::yield_now();
+        }
+        first.remove().unwrap();
+        let second = second.join().unwrap().unwrap();
+        assert_eq!(names(second.root()), ["lock"]);
+    }
+
+    #[test]
+    fn waiting_ends_when_the_job_is_stopped() {
+        let data = tempfile::tempdir().unwrap();
+        let monitor = Monitor::new();
+        let _first = Staging::enter(data.path(), Path::new("a/1.0.0"), &monitor).unwrap();
+        let waiting = Monitor::new();
+        waiting.cancel();
+        let error = Staging::enter(data.path(), Path::new("a/1.0.0"), &waiting).unwrap_err();
+        assert!(error.is::<Cancelled>());
+    }
+}

@@ -1,0 +1,417 @@
+//! Builders: the code that makes a dataset from sources.
+//!
+//! A builder states what it makes ([`Builder::spec`]) and how: [`Builder::read`] cuts a source into raw examples, in order,
+//! on a thread of its own, and [`Builder::decode`] turns one raw example into typed values, on all workers at once.
+//! Everything else (fetching, checksums, encoding, order, shards, the catalog) is [`build`](crate::build())'s work.
+//! Recipes are builders too: [`RecipeBuilder`](crate::readers::RecipeBuilder).
+//!
+//! ```
+//! use anyhow::Result;
+//! use prep_formats::features::{Feature, Features};
+//! use prep_formats::value::{DType, Value};
+//! use prep_jobs::builder::{Builder, DatasetSpec, Input, Output, Raw, SourceSpec};
+//! use std::io::BufRead;
+//!
+//! /// Numbers in a text file, one a line.
+//! struct Numbers {
+//!     spec: DatasetSpec,
+//! }
+//!
+//! impl Numbers {
+//!     fn new(path: &str) -> Result<Self> {
+//!         let number = Feature::Scalar { dtype: DType::Int64 };
+//!         let features = Features::new(vec![("number".to_owned(), number)])?;
+//!         let spec = DatasetSpec::new("numbers", "1.0.0", features)
+//!             .source(SourceSpec::path(path))
+//!             .split("train");
+//!         Ok(Self { spec })
+//!     }
+//! }
+//!
+//! impl Builder for Numbers {
+//!     fn spec(&self) -> &DatasetSpec {
+//!         &self.spec
+//!     }
+//!
+//!     fn read(&self, input: &Input<'_>, output: &mut Output<'_>) -> Result<()> {
+//!         let part = output.part(&input.sources[0].name);
+//!         for (index, line) in std::io::BufReader::new(input.sources[0].open()?).lines().enumerate() {
+//!             output.emit(Raw::new(0, index as u64, part, line?))?;
+//!         }
+//!         Ok(())
+//!     }
+//!
+//!     fn decode(&self, raw: &Raw) -> Result<Vec<(&str, Value)>> {
+//!         let text = std::str::from_utf8(&raw.data)?;
+//!         Ok(vec![("number", Value::Int(text.trim().parse()?))])
+//!     }
+//! }
+//! ```
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use bytes::Bytes;
+use prep_formats::features::Features;
+use prep_formats::value::Value;
+use url::Url;
+
+use crate::archive::Stream;
+use crate::monitor::{Meter, Monitor};
+use crate::tfds::Key;
+
+/// Makes a dataset from sources. See the [module](self) for an example.
+pub trait Builder: Send + Sync {
+    /// What is made, and from what.
+    fn spec(&self) -> &DatasetSpec;
+
+    /// What decides the output besides the spec, as text: settings, and a number to raise when the code changes what it
+    /// makes. A build of another identity is another dataset, and not "up to date".
+    fn identity(&self) -> String {
+        String::new()
+    }
+
+    /// The sources that are read together, as indices into `spec().sources`; each group is read on a thread of its own.
+    /// By default each source is read alone.
+    fn inputs(&self) -> Vec<Vec<usize>> {
+        (0..self.spec().sources.len()).map(|index| vec![index]).collect()
+    }
+
+    /// Cuts one input into raw examples and hands them to `output`, in an order of its own choice.
+    ///
+    /// Runs on a thread of its own and may block. Should be cheap: what can be done for one example alone belongs in
+    /// [`decode`](Self::decode). Hold no more than a few MB at a time; slices of one large [`Bytes`] are the cheap way.
+    ///
+    /// # Errors
+    /// Whatever makes the input unusable. A single bad example goes to [`Output::fault`], so that the user decides.
+    fn read(&self, input: &Input<'_>, output: &mut Output<'_>) -> Result<()>;
+
+    /// Turns a raw example into the values of all features. A pure function, called on many threads.
+    ///
+    /// # Errors
+    /// The example is damaged: the job stops, or skips and counts it, as the user asked.
+    fn decode(&self, raw: &Raw) -> Result<Vec<(&str, Value)>>;
+}
+
+/// How records are ordered and cut into shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Layout {
+    /// As TFDS: sorted by the hash of split and key.
+    #[default]
+    Tfds,
+}
+
+impl Layout {
+    /// The name in recipes and manifests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tfds => "tfds",
+        }
+    }
+}
+
+/// What a builder makes, and from what.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DatasetSpec {
+    /// Dataset name.
+    pub name: String,
+    /// Config, where there is one.
+    pub config: Option<String>,
+    /// Version, `major.minor.patch`.
+    pub version: String,
+    /// What it is.
+    pub description: String,
+    /// How to cite it.
+    pub citation: String,
+    /// Home pages.
+    pub urls: Vec<String>,
+    /// Python module of the TFDS builder whose dataset this is.
+    pub module_name: Option<String>,
+    /// The features that are (input, target) in supervised learning.
+    pub supervised_keys: Option<(String, String)>,
+    /// Order and shards.
+    pub layout: Layout,
+    /// The schema of examples.
+    pub features: Features,
+    /// Splits, in the order in which they are listed.
+    pub splits: Vec<SplitSpec>,
+    /// Source files.
+    pub sources: Vec<SourceSpec>,
+    /// ArrayRecord options of the shards; default `group_size:1,zstd:3`.
+    pub options: String,
+}
+
+impl DatasetSpec {
+    /// A dataset of this name, version and schema, without sources and splits as yet.
+    pub fn new(name: impl Into<String>, version: impl Into<String>, features: Features) -> Self {
+        Self {
+            name: name.into(),
+            config: None,
+            version: version.into(),
+            description: String::new(),
+            citation: String::new(),
+            urls: Vec::new(),
+            module_name: None,
+            supervised_keys: None,
+            layout: Layout::Tfds,
+            features,
+            splits: Vec::new(),
+            sources: Vec::new(),
+            options: "group_size:1,zstd:3".to_owned(),
+        }
+    }
+
+    /// Adds a source.
+    #[must_use]
+    pub fn source(mut self, source: SourceSpec) -> Self {
+        self.sources.push(source);
+        self
+    }
+
+    /// Adds a split, whose shards are as many as its size asks for.
+    #[must_use]
+    pub fn split(mut self, name: impl Into<String>) -> Self {
+        self.splits.push(SplitSpec {
+            name: name.into(),
+            shards: None,
+        });
+        self
+    }
+
+    /// Sets the ArrayRecord options of the shards, as in `group_size:1,uncompressed`. Default: `group_size:1,zstd:3`.
+    #[must_use]
+    pub fn options(mut self, options: impl Into<String>) -> Self {
+        self.options = options.into();
+        self
+    }
+}
+
+/// A split of a dataset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SplitSpec {
+    /// Name.
+    pub name: String,
+    /// Number of shards; else TFDS's rule by size.
+    pub shards: Option<u64>,
+}
+
+/// A source file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceSpec {
+    /// File name, by which `--from` finds it.
+    pub name: String,
+    /// Where it is, unless the user says.
+    pub place: SourcePlace,
+    /// Size in bytes, where it is known.
+    pub bytes: Option<u64>,
+    /// SHA-256, where it is known.
+    pub sha256: Option<[u8; 32]>,
+}
+
+impl SourceSpec {
+    /// A local file, whatever its contents are.
+    pub fn path(path: impl Into<PathBuf>) -> Self {
+        let place = SourcePlace::Path(path.into());
+        Self {
+            name: place.file_name().unwrap_or_default(),
+            place,
+            bytes: None,
+            sha256: None,
+        }
+    }
+
+    /// Whether size and hash are fixed.
+    pub fn is_pinned(&self) -> bool {
+        self.bytes.is_some() && self.sha256.is_some()
+    }
+}
+
+/// Where a source is, unless the user says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SourcePlace {
+    /// An address to fetch it from.
+    Url(Url),
+    /// A local file.
+    Path(PathBuf),
+    /// Only the user has it.
+    Unknown,
+}
+
+impl SourcePlace {
+    /// The last part of the address or path.
+    pub fn file_name(&self) -> Option<String> {
+        match self {
+            Self::Url(url) => url
+                .path_segments()?
+                .next_back()
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned),
+            Self::Path(path) => Some(path.file_name()?.to_str()?.to_owned()),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// One group of sources, ready to be read.
+#[derive(Debug)]
+pub struct Input<'a> {
+    /// Position of the group in [`Builder::inputs`].
+    pub index: usize,
+    /// The sources, in the order in which `inputs` names them.
+    pub sources: Vec<&'a Source>,
+}
+
+/// A source that is on this machine.
+#[derive(Debug)]
+pub struct Source {
+    /// File name in the spec.
+    pub name: String,
+    path: PathBuf,
+    bytes: u64,
+    meter: Arc<Meter>,
+    monitor: Arc<Monitor>,
+}
+
+impl Source {
+    pub(crate) fn new(name: String, path: PathBuf, bytes: u64, meter: Arc<Meter>, monitor: Arc<Monitor>) -> Self {
+        Self {
+            name,
+            path,
+            bytes,
+            meter,
+            monitor,
+        }
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Opens it for reading, unpacked where it is gzip. What is read counts as progress, and reading ends with an error
+    /// when the job is stopped.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn open(&self) -> Result<Stream> {
+        self.open_counted(Some(Arc::clone(&self.meter)))
+    }
+
+    /// The same, for a second look that does not count as progress.
+    pub(crate) fn open_again(&self) -> Result<Stream> {
+        self.open_counted(None)
+    }
+
+    fn open_counted(&self, meter: Option<Arc<Meter>>) -> Result<Stream> {
+        let file = File::open(&self.path)
+            .map_err(|error| anyhow::Error::new(error).context(format!("could not open {}", self.path.display())))?;
+        Stream::new(&self.name, file, meter, Arc::clone(&self.monitor))
+    }
+}
+
+/// An example as it was cut from its source, before it is decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Raw {
+    /// Index of the split in the spec.
+    pub split: usize,
+    /// What orders it in its split; each key once.
+    pub key: Key,
+    /// The file or archive member it is from, as numbered by [`Output::part`].
+    pub part: u32,
+    /// Position in that file or member, from 0.
+    pub record: u64,
+    /// Its bytes, in whatever form [`Builder::decode`] takes.
+    pub data: Bytes,
+}
+
+impl Raw {
+    /// An example of this split (by index) whose key is its position in its file or member.
+    pub fn new(split: usize, record: u64, part: u32, data: impl Into<Bytes>) -> Self {
+        Self {
+            split,
+            key: record.into(),
+            part,
+            record,
+            data: data.into(),
+        }
+    }
+
+    /// The same with another key.
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<Key>) -> Self {
+        self.key = key.into();
+        self
+    }
+}
+
+/// Where a reader's examples go.
+pub struct Output<'a> {
+    sink: &'a mut dyn OutputSink,
+}
+
+impl std::fmt::Debug for Output<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Output").finish_non_exhaustive()
+    }
+}
+
+/// What stands behind an [`Output`].
+pub(crate) trait OutputSink {
+    fn part(&mut self, name: &str) -> u32;
+    fn emit(&mut self, raw: Raw) -> Result<()>;
+    fn fault(&mut self, split: usize, part: u32, record: u64, reason: &str) -> Result<()>;
+    fn class_names(&mut self, feature: &str, names: Vec<String>) -> Result<()>;
+}
+
+impl<'a> Output<'a> {
+    pub(crate) fn new(sink: &'a mut dyn OutputSink) -> Self {
+        Self { sink }
+    }
+
+    /// Names a file or archive member whose records come next; errors about them name it.
+    pub fn part(&mut self, name: &str) -> u32 {
+        self.sink.part(name)
+    }
+
+    /// Hands an example over. Blocks while the workers are behind.
+    ///
+    /// # Errors
+    /// The job is stopping; pass the error on.
+    pub fn emit(&mut self, raw: Raw) -> Result<()> {
+        self.sink.emit(raw)
+    }
+
+    /// Reports a damaged record of a split.
+    ///
+    /// # Errors
+    /// The user did not ask to skip such records, or there were too many; pass the error on.
+    pub fn fault(&mut self, split: usize, part: u32, record: u64, reason: &str) -> Result<()> {
+        self.sink.fault(split, part, record, reason)
+    }
+
+    /// Sets the names of a class label's classes, where the source knows them better than the spec.
+    ///
+    /// # Errors
+    /// There is no such class label, or it has another number of classes.
+    pub fn class_names(&mut self, feature: &str, names: Vec<String>) -> Result<()> {
+        self.sink.class_names(feature, names)
+    }
+}
+
+/// Returned by [`Builder::read`] when what it emitted before turned out wrong, and it knows better now: the job starts over.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct StartOver {
+    /// Why, for the log.
+    pub reason: String,
+}

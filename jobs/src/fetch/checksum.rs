@@ -1,0 +1,113 @@
+//! SHA-256 of local sources, computed while they are being read.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+
+use crate::builder::SourceSpec;
+use crate::error::Hinted;
+use crate::fetch::Fetched;
+use crate::monitor::Monitor;
+
+/// Size and SHA-256 of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checksum {
+    /// Size in bytes.
+    pub bytes: u64,
+    /// SHA-256.
+    pub sha256: [u8; 32],
+}
+
+/// Hashes a file, looking up now and then whether the job was stopped.
+///
+/// # Errors
+/// The file cannot be read, or the job was stopped.
+pub(crate) fn hash_file(path: &Path, monitor: &Monitor) -> Result<Checksum> {
+    let mut file = File::open(path).with_context(|| format!("could not open {}", path.display()))?;
+    let mut buffer = vec![0; 1 << 20];
+    let mut hasher = Sha256::new();
+    let mut bytes = 0;
+    loop {
+        monitor.check()?;
+        let count = file
+            .read(&mut buffer)
+            .with_context(|| format!("could not read {}", path.display()))?;
+        if count == 0 {
+            return Ok(Checksum {
+                bytes,
+                sha256: hasher.finalize().into(),
+            });
+        }
+        hasher.update(&buffer[..count]);
+        bytes += count as u64;
+    }
+}
+
+/// Hashes sources on a thread of its own, while others read them: the file is then in the page cache anyway.
+#[derive(Debug)]
+pub struct ChecksumThread {
+    handle: JoinHandle<Result<Vec<Checksum>>>,
+}
+
+impl ChecksumThread {
+    /// Starts to hash those of the sources whose hash is not known.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(sources: &[Fetched], monitor: &Arc<Monitor>) -> Result<Self> {
+        let sources = sources.to_vec();
+        let monitor = Arc::clone(monitor);
+        let run = move || {
+            let hash = |source: &Fetched| match source.sha256 {
+                Some(sha256) => Ok(Checksum {
+                    bytes: source.bytes,
+                    sha256,
+                }),
+                None => hash_file(&source.path, &monitor),
+            };
+            sources.iter().map(hash).collect()
+        };
+        let handle = std::thread::Builder::new()
+            .name("checksum".to_owned())
+            .spawn(run)
+            .context("could not start a thread")?;
+        Ok(Self { handle })
+    }
+
+    /// Waits for the checksums, in the order of the sources.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the job was stopped.
+    pub fn join(self) -> Result<Vec<Checksum>> {
+        self.handle
+            .join()
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("the thread that computes checksums panicked")))
+    }
+}
+
+/// Compares a source with its spec.
+///
+/// # Errors
+/// Size or hash differ: the message has both.
+pub(crate) fn compare(spec: &SourceSpec, path: &Path, found: &Checksum) -> Result<()> {
+    let shown = path.display();
+    let reason = match (spec.bytes, spec.sha256) {
+        (Some(wanted), _) if wanted != found.bytes => {
+            format!("{shown} has {} bytes; the recipe says {wanted}", found.bytes)
+        }
+        (_, Some(wanted)) if wanted != found.sha256 => {
+            format!(
+                "{shown} has the SHA-256 {}; the recipe says {}",
+                hex::encode(found.sha256),
+                hex::encode(wanted)
+            )
+        }
+        _ => return Ok(()),
+    };
+    Err(Hinted::new(reason, "get the file again, or take this one with `--no-checksum`").into())
+}

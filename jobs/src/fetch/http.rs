@@ -1,0 +1,512 @@
+//! Downloads that survive bad connections.
+//!
+//! While a download runs, `NAME.part` holds the bytes so far and `NAME.part.json` what they are of: address and validators.
+//! A further attempt, in this run or the next, asks for the rest with `Range` and `If-Range`; a server that cannot do that, or
+//! has another file by now, sends the whole, and the download begins anew.
+//!
+//! Source: RFC 9110, sections 13 and 14.
+
+use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use ureq::http::HeaderMap;
+use url::Url;
+
+use crate::builder::SourceSpec;
+use crate::error::Hinted;
+use crate::fetch::{FetchOptions, Fetched};
+use crate::monitor::{Meter, Monitor};
+
+/// Bytes taken from the network at a time.
+const BUFFER_BYTES: usize = 256 << 10;
+/// Longest pause between attempts, whatever a server asks for.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How much of a web page is read to tell its size.
+const MOST_PAGE_BYTES: u64 = 4 << 20;
+
+/// The download was ended because another one failed.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped, since another download failed")]
+pub(super) struct Stopped;
+
+/// Downloads files by HTTP(S).
+#[derive(Debug)]
+pub struct Client {
+    agent: ureq::Agent,
+    options: FetchOptions,
+    monitor: Arc<Monitor>,
+    stopped: Mutex<bool>,
+}
+
+/// What `NAME.part` holds.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct PartState {
+    url: String,
+    etag: Option<String>,
+    last_modified: Option<String>,
+}
+
+impl PartState {
+    /// What `If-Range` can say: a strong tag, else the date.
+    fn validator(&self) -> Option<&str> {
+        let strong = self.etag.as_deref().filter(|tag| !tag.starts_with("W/"));
+        strong.or(self.last_modified.as_deref())
+    }
+}
+
+/// A download in progress.
+struct Part {
+    file: File,
+    path: PathBuf,
+    state_path: PathBuf,
+    state: PartState,
+    bytes: u64,
+    hasher: Sha256,
+}
+
+/// Why an attempt did not bring the whole file.
+enum Failure {
+    /// It may go better next time.
+    Transient { reason: String, wait: Option<Duration> },
+    /// It will not.
+    Final(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Final(error.into())
+    }
+}
+
+fn transient(reason: impl Into<String>) -> Failure {
+    Failure::Transient {
+        reason: reason.into(),
+        wait: None,
+    }
+}
+
+impl Client {
+    /// A client that trusts the certificates that the system trusts, and uses the proxy that the environment names.
+    ///
+    /// # Errors
+    /// The system's certificates cannot be read; downloads without TLS need none, so this shows only when they are used.
+    pub fn new(options: FetchOptions, monitor: Arc<Monitor>) -> Result<Self> {
+        let found = rustls_native_certs::load_native_certs();
+        let roots = found
+            .certs
+            .iter()
+            .map(|certificate| ureq::tls::Certificate::from_der(certificate.as_ref()).to_owned())
+            .collect::<Vec<_>>();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = ureq::tls::TlsConfig::builder()
+            .root_certs(ureq::tls::RootCerts::Specific(Arc::new(roots)))
+            .unversioned_rustls_crypto_provider(provider)
+            .build();
+        let config = ureq::Agent::config_builder()
+            .tls_config(tls)
+            .http_status_as_error(false)
+            .user_agent(concat!("prep/", env!("CARGO_PKG_VERSION")))
+            .accept_encoding("identity")
+            .timeout_resolve(Some(options.stall))
+            .timeout_connect(Some(options.stall))
+            .timeout_recv_response(Some(options.stall))
+            .timeout_per_read(Some(options.stall))
+            .input_buffer_size(BUFFER_BYTES)
+            .build();
+        Ok(Self {
+            agent: config.new_agent(),
+            options,
+            monitor,
+            stopped: Mutex::new(false),
+        })
+    }
+
+    /// Ends all downloads now: what waits in the network returns with an error.
+    pub(super) fn stop(&self) {
+        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*stopped {
+            *stopped = true;
+            self.agent.clone().shutdown();
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.monitor.check()?;
+        if *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Err(Stopped.into());
+        }
+        Ok(())
+    }
+
+    /// Downloads a source into `folder`, under its name. The file appears there when it is whole, checked and durable.
+    ///
+    /// # Errors
+    /// The server has no such file, sends something else, or gave up on us; the disk is full; the job was stopped.
+    pub fn download(&self, url: &Url, folder: &Path, spec: &SourceSpec, strict: bool, meter: &Meter) -> Result<Fetched> {
+        let shown = shown(url);
+        let mut part = Part::open(folder, spec, url, &self.monitor)?;
+        let mut resumed = part.bytes > 0;
+        let mut failures = 0;
+        loop {
+            self.check()?;
+            let before = part.bytes;
+            meter.set(part.bytes);
+            let failure = match self.attempt(url, &mut part, spec, strict, meter) {
+                Ok(()) => match self.finish(&mut part, folder, spec, strict, &shown) {
+                    Ok(fetched) => return Ok(fetched),
+                    // Joined from pieces, it may be of two files; whole, it cannot.
+                    Err(error) if resumed && error.is::<Hinted>() => {
+                        self.monitor
+                            .warn(format!("{}: the resumed download is not the recipe's file; starting it anew", spec.name));
+                        resumed = false;
+                        part = Part::open(folder, spec, url, &self.monitor)?;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                },
+                Err(failure) => failure,
+            };
+            self.check()?;
+            let (reason, wait) = match failure {
+                Failure::Final(error) => return Err(error.context(format!("could not fetch {shown}"))),
+                Failure::Transient { reason, wait } => (reason, wait),
+            };
+            failures = if part.bytes > before { 1 } else { failures + 1 };
+            if failures >= self.options.attempts {
+                return Err(Hinted::new(
+                    format!("could not fetch {shown}: {reason}; gave up after {failures} attempts without progress"),
+                    "the same command goes on from here; without internet, pass `--from` a folder that has the files",
+                )
+                .into());
+            }
+            resumed |= part.bytes > 0;
+            let pause = wait.unwrap_or_else(|| self.pause(failures)).min(LONGEST_PAUSE);
+            self.monitor
+                .warn(format!("{}: {reason}; trying again from byte {}", spec.name, part.bytes));
+            self.rest(pause)?;
+        }
+    }
+
+    /// The pause after so many failures: doubled each time, and by chance up to half shorter or longer.
+    fn pause(&self, failures: u32) -> Duration {
+        let doubled = self.options.pause.saturating_mul(1 << (failures.clamp(1, 8) - 1));
+        let chance = (RandomState::new().hash_one(failures) % 1024) as u32;
+        doubled / 2 + doubled / 1024 * chance
+    }
+
+    fn rest(&self, pause: Duration) -> Result<()> {
+        let end = Instant::now() + pause;
+        loop {
+            self.check()?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(Duration::from_millis(50)));
+        }
+    }
+
+    /// One request; on success the part is whole as far as the server says.
+    fn attempt(&self, url: &Url, part: &mut Part, spec: &SourceSpec, strict: bool, meter: &Meter) -> Result<(), Failure> {
+        let wanted = spec.bytes.filter(|_| strict);
+        if wanted.is_some_and(|wanted| part.bytes == wanted) {
+            return Ok(());
+        }
+        let mut request = self.agent.get(url.as_str());
+        // Without a validator only a checksum can tell whether the pieces fit.
+        let pinned = strict && spec.sha256.is_some();
+        if part.bytes > 0 && (part.state.validator().is_some() || pinned) {
+            request = request.header("Range", format!("bytes={}-", part.bytes));
+            if let Some(validator) = part.state.validator() {
+                request = request.header("If-Range", validator);
+            }
+        }
+        let response = request.call().map_err(|error| of_network(&error))?;
+        let status = response.status();
+        let headers = response.headers().clone();
+        let mut body = response.into_body().into_with_config().limit(u64::MAX).reader();
+        let total = match status.as_u16() {
+            200 => {
+                part.restart(PartState {
+                    url: url.to_string(),
+                    etag: text(&headers, "etag"),
+                    last_modified: text(&headers, "last-modified"),
+                })?;
+                meter.set(0);
+                text(&headers, "content-length").and_then(|length| length.parse::<u64>().ok())
+            }
+            206 => {
+                let range = text(&headers, "content-range").and_then(|range| content_range(&range));
+                match range {
+                    Some((start, total)) if start == part.bytes && part.bytes > 0 => total,
+                    _ => {
+                        part.restart(PartState::default())?;
+                        return Err(transient("the server sent another range than was asked for"));
+                    }
+                }
+            }
+            416 if part.bytes > 0 => {
+                part.restart(PartState::default())?;
+                return Err(transient("the server has a shorter file than the part that is here"));
+            }
+            408 | 425 | 429 | 500 | 502 | 503 | 504 => {
+                let seconds = text(&headers, "retry-after").and_then(|wait| wait.parse().ok());
+                return Err(Failure::Transient {
+                    reason: format!("the server says {status}"),
+                    wait: seconds.map(Duration::from_secs),
+                });
+            }
+            _ => return Err(Failure::Final(anyhow::anyhow!("the server says {status}"))),
+        };
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let mut first = part.bytes == 0;
+        loop {
+            self.check()?;
+            let count = match body.read(&mut buffer) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(transient(format!("the connection broke: {error}"))),
+            };
+            let bytes = &buffer[..count];
+            if first {
+                first = false;
+                let content_type = text(&headers, "content-type").unwrap_or_default();
+                if is_page(&content_type, bytes, &spec.name) {
+                    let rest = io::copy(&mut body.take(MOST_PAGE_BYTES), &mut io::sink()).unwrap_or(0);
+                    return Err(Failure::Final(page(spec, &content_type, total.unwrap_or(count as u64 + rest))));
+                }
+                if let (Some(wanted), Some(total)) = (wanted, total)
+                    && wanted != total
+                {
+                    return Err(Failure::Final(other_size(spec, wanted, &total.to_string())));
+                }
+            }
+            if count == 0 {
+                break;
+            }
+            if let Some(wanted) = wanted.filter(|wanted| part.bytes + count as u64 > *wanted) {
+                part.restart(PartState::default())?;
+                return Err(Failure::Final(other_size(spec, wanted, "more")));
+            }
+            part.append(bytes)?;
+            meter.add(count as u64);
+        }
+        match total {
+            Some(total) if part.bytes < total => Err(transient(format!(
+                "the connection ended after {} of {total} bytes",
+                part.bytes
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks a whole part, makes it durable, and gives it its name.
+    fn finish(&self, part: &mut Part, folder: &Path, spec: &SourceSpec, strict: bool, shown: &str) -> Result<Fetched> {
+        let sha256: [u8; 32] = part.hasher.clone().finalize().into();
+        let bytes = part.bytes;
+        let reason = match (spec.bytes, spec.sha256) {
+            (Some(wanted), _) if strict && wanted != bytes => Some(format!("it has {bytes} bytes; the recipe says {wanted}")),
+            (_, Some(wanted)) if strict && wanted != sha256 => Some(format!(
+                "its SHA-256 is {}; the recipe says {}",
+                hex::encode(sha256),
+                hex::encode(wanted)
+            )),
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            part.remove();
+            return Err(Hinted::new(
+                format!("{shown} is not the recipe's `{}`: {reason}", spec.name),
+                "get the right file elsewhere and pass `--from`, or take this one with `--no-checksum`",
+            )
+            .into());
+        }
+        let path = folder.join(&spec.name);
+        part.file
+            .sync_all()
+            .and_then(|()| std::fs::rename(&part.path, &path))
+            .and_then(|()| File::open(folder)?.sync_all())
+            .with_context(|| format!("could not write {}", path.display()))?;
+        let _ = std::fs::remove_file(&part.state_path);
+        Ok(Fetched {
+            name: spec.name.clone(),
+            path,
+            bytes,
+            sha256: Some(sha256),
+        })
+    }
+}
+
+impl Part {
+    /// Opens the part of an earlier attempt and hashes what it has, or begins a new one.
+    fn open(folder: &Path, spec: &SourceSpec, url: &Url, monitor: &Monitor) -> Result<Self> {
+        let path = folder.join(format!("{}.part", spec.name));
+        let state_path = folder.join(format!("{}.part.json", spec.name));
+        let state: Option<PartState> = std::fs::read(&state_path)
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .filter(|state: &PartState| state.url == url.as_str());
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .with_context(|| format!("could not write {}", path.display()))?;
+        let mut part = match state {
+            Some(state) => {
+                let mut hasher = Sha256::new();
+                let mut buffer = vec![0; 1 << 20];
+                let mut bytes = 0;
+                loop {
+                    monitor.check()?;
+                    let count = file
+                        .read(&mut buffer)
+                        .with_context(|| format!("could not read {}", path.display()))?;
+                    if count == 0 {
+                        break;
+                    }
+                    hasher.update(&buffer[..count]);
+                    bytes += count as u64;
+                }
+                Self {
+                    file,
+                    path,
+                    state_path,
+                    state,
+                    bytes,
+                    hasher,
+                }
+            }
+            None => {
+                let mut part = Self {
+                    file,
+                    path,
+                    state_path,
+                    state: PartState::default(),
+                    bytes: 0,
+                    hasher: Sha256::new(),
+                };
+                part.restart(PartState::default())?;
+                part
+            }
+        };
+        if spec.bytes.is_some_and(|wanted| part.bytes > wanted) {
+            part.restart(PartState::default())?;
+        }
+        Ok(part)
+    }
+
+    /// Empties the part, to be filled from what `state` says.
+    fn restart(&mut self, state: PartState) -> Result<()> {
+        let shown = self.path.display();
+        self.file
+            .set_len(0)
+            .and_then(|()| self.file.rewind())
+            .with_context(|| format!("could not write {shown}"))?;
+        self.bytes = 0;
+        self.hasher = Sha256::new();
+        let text = serde_json::to_vec(&state).context("could not write a download's state")?;
+        std::fs::write(&self.state_path, text).with_context(|| format!("could not write {}", self.state_path.display()))?;
+        self.state = state;
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file
+            .write_all(bytes)
+            .with_context(|| format!("could not write {}", self.path.display()))?;
+        self.hasher.update(bytes);
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn remove(&mut self) {
+        let _ = std::fs::remove_file(&self.state_path);
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The address as it may be shown: without user, password and query.
+pub(crate) fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.set_query(None);
+    url.set_fragment(None);
+    url.to_string()
+}
+
+fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    Some(headers.get(name)?.to_str().ok()?.to_owned())
+}
+
+/// `bytes 100-199/200` as start and total.
+fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
+    let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (start, _) = range.split_once('-')?;
+    Some((start.trim().parse().ok()?, total.trim().parse().ok()))
+}
+
+fn of_network(error: &ureq::Error) -> Failure {
+    use ureq::Error;
+
+    match error {
+        Error::Io(_) | Error::Timeout(_) | Error::HostNotFound | Error::ConnectionFailed | Error::Protocol(_) => {
+            transient(format!("no answer: {error}"))
+        }
+        other => Failure::Final(anyhow::anyhow!("{other}")),
+    }
+}
+
+/// Whether bytes are the beginning of a web page.
+pub(super) fn looks_like_page(bytes: &[u8]) -> bool {
+    let start = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
+    ["<!doctype html", "<html", "<head", "<body", "<!--"].iter().any(|tag| {
+        start
+            .get(..tag.len())
+            .is_some_and(|found| found.eq_ignore_ascii_case(tag.as_bytes()))
+    })
+}
+
+fn is_page(content_type: &str, bytes: &[u8], name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    if [".html", ".htm", ".xhtml"].iter().any(|end| lower.ends_with(end)) {
+        return false;
+    }
+    let kind = content_type.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    let html = kind == "text/html" || kind == "application/xhtml+xml";
+    // Some servers call everything `text/html`; a real archive is not text.
+    let text = bytes.iter().take(512).all(|byte| *byte >= b' ' || byte.is_ascii_whitespace());
+    looks_like_page(bytes) || (html && text)
+}
+
+fn page(spec: &SourceSpec, content_type: &str, bytes: u64) -> anyhow::Error {
+    let expected = match spec.bytes {
+        Some(wanted) => format!("expected {wanted} bytes, "),
+        None => String::new(),
+    };
+    Hinted::new(
+        format!(
+            "what the server sends for `{}` looks like a web page: {expected}got {bytes} bytes of type `{content_type}`",
+            spec.name
+        ),
+        "open the address in a browser to see what it wants; then get the file by hand and pass `--from`",
+    )
+    .into()
+}
+
+fn other_size(spec: &SourceSpec, wanted: u64, found: &str) -> anyhow::Error {
+    Hinted::new(
+        format!("the server's `{}` has {found} bytes; the recipe says {wanted}", spec.name),
+        "get the right file elsewhere and pass `--from`, or take this one with `--no-checksum`",
+    )
+    .into()
+}

@@ -1,0 +1,243 @@
+//! Finds each source: in what `--from` names, else at the recipe's address.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use url::Url;
+
+use crate::builder::{SourcePlace, SourceSpec};
+use crate::error::Hinted;
+use crate::recipe::near;
+
+/// Where a source is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Located {
+    /// A local file, to be read where it is.
+    File(PathBuf),
+    /// An address to download from.
+    Url(Url),
+}
+
+/// One `--from`.
+enum From {
+    File(PathBuf),
+    Folder(PathBuf, Vec<String>),
+    Address(Url),
+}
+
+/// Where each of the sources is, in their order. `from` are files, folders, addresses of files, or addresses that the
+/// sources' names are added to; with none, the sources' own places count.
+///
+/// # Errors
+/// A source is in none of the places: the message names what was looked for, what is there, and near names.
+pub fn locate(specs: &[SourceSpec], from: &[String]) -> Result<Vec<Located>> {
+    if from.is_empty() {
+        return specs.iter().map(own_place).collect();
+    }
+    let places: Vec<From> = from.iter().map(|text| parse(text)).collect::<Result<_>>()?;
+    let mut located = Vec::new();
+    let mut missing = Vec::new();
+    for spec in specs {
+        match places.iter().find_map(|place| find(spec, place, specs.len() == 1)) {
+            Some(found) => located.push(found),
+            None => missing.push(spec.name.as_str()),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(located);
+    }
+    Err(report(&missing, &places))
+}
+
+fn own_place(spec: &SourceSpec) -> Result<Located> {
+    match &spec.place {
+        SourcePlace::Path(path) => Ok(Located::File(path.clone())),
+        SourcePlace::Url(url) => of_url(url),
+        SourcePlace::Unknown => Err(Hinted::new(
+            format!("the recipe has no address for `{}`", spec.name),
+            format!("say where it is: `--from FOLDER` with a file `{}` in it", spec.name),
+        )
+        .into()),
+    }
+}
+
+fn of_url(url: &Url) -> Result<Located> {
+    if url.scheme() == "file" {
+        let path = url
+            .to_file_path()
+            .map_err(|()| anyhow::anyhow!("`{url}` is not the address of a local file"))?;
+        return Ok(Located::File(path));
+    }
+    Ok(Located::Url(url.clone()))
+}
+
+fn parse(text: &str) -> Result<From> {
+    if text.contains("://") {
+        let url = Url::parse(text).with_context(|| format!("`{text}` is not an address"))?;
+        match (url.scheme(), of_url(&url)?) {
+            ("http" | "https", _) => return Ok(From::Address(url)),
+            (_, Located::File(path)) => return look_at(&path),
+            (scheme, _) => anyhow::bail!("`--from {text}`: `{scheme}:` is not supported; there are `https:`, `http:` and `file:`"),
+        }
+    }
+    look_at(Path::new(text))
+}
+
+fn look_at(path: &Path) -> Result<From> {
+    let shown = path.display();
+    let metadata = std::fs::metadata(path).with_context(|| format!("`--from`: could not read {shown}"))?;
+    if !metadata.is_dir() {
+        return Ok(From::File(path.to_owned()));
+    }
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).with_context(|| format!("`--from`: could not list {shown}"))? {
+        let entry = entry.with_context(|| format!("`--from`: could not list {shown}"))?;
+        names.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(From::Folder(path.to_owned(), names))
+}
+
+fn find(spec: &SourceSpec, place: &From, only_source: bool) -> Option<Located> {
+    match place {
+        From::File(path) => {
+            // A single file for a single source leaves no doubt, whatever it is called.
+            let named = path.file_name().is_some_and(|name| name.to_str() == Some(spec.name.as_str()));
+            (named || only_source).then(|| Located::File(path.clone()))
+        }
+        From::Folder(path, names) => names
+            .binary_search(&spec.name)
+            .is_ok()
+            .then(|| Located::File(path.join(&spec.name))),
+        From::Address(url) => {
+            let last = url.path_segments().and_then(|mut parts| parts.next_back()).unwrap_or("");
+            if last == spec.name {
+                return Some(Located::Url(url.clone()));
+            }
+            // The address of another file.
+            if last.contains('.') {
+                return None;
+            }
+            let mut url = url.clone();
+            url.path_segments_mut().ok()?.pop_if_empty().push(&spec.name);
+            Some(Located::Url(url))
+        }
+    }
+}
+
+fn report(missing: &[&str], places: &[From]) -> anyhow::Error {
+    const MOST_NAMES: usize = 20;
+    let quoted: Vec<String> = missing.iter().map(|name| format!("`{name}`")).collect();
+    let mut message = format!("could not find {}", quoted.join(", "));
+    let mut hints = Vec::new();
+    let mut known: Vec<&str> = Vec::new();
+    for place in places {
+        message += &match place {
+            From::File(path) => format!("; {} is another file", path.display()),
+            From::Address(url) => format!("; {} is the address of another file", super::http::shown(url)),
+            From::Folder(path, names) if names.is_empty() => format!("; {} is empty", path.display()),
+            From::Folder(path, names) => {
+                known.extend(names.iter().map(String::as_str));
+                let some: Vec<&str> = names.iter().take(MOST_NAMES).map(String::as_str).collect();
+                let more = match names.len() - some.len() {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                format!("; {} has {}{more}", path.display(), some.join(", "))
+            }
+        };
+    }
+    for name in missing {
+        if let Some(other) = near(name, known.iter().copied()).first() {
+            hints.push(format!("is `{other}` meant to be `{name}`? Then rename it"));
+        }
+    }
+    if hints.is_empty() {
+        hints.push("put the files in one folder under these names and pass `--from FOLDER`".to_owned());
+    }
+    Hinted::new(message, hints.join("; ")).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str) -> SourceSpec {
+        SourceSpec {
+            name: name.to_owned(),
+            place: SourcePlace::Url(Url::parse(&format!("https://example.org/{name}")).unwrap()),
+            bytes: None,
+            sha256: None,
+        }
+    }
+
+    fn folder(names: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for name in names {
+            std::fs::write(folder.path().join(name), b"x").unwrap();
+        }
+        folder
+    }
+
+    fn text(path: &Path) -> String {
+        path.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn folders_files_and_addresses_are_matched_by_name() {
+        let folder = folder(&["a.gz", "other"]);
+        let specs = [spec("a.gz"), spec("b.gz"), spec("c.gz")];
+        let from = [
+            text(folder.path()),
+            "https://x.org/b.gz?key=1".to_owned(),
+            "https://x.org/base/".to_owned(),
+        ];
+        let found = locate(&specs, &from).unwrap();
+        assert_eq!(found[0], Located::File(folder.path().join("a.gz")));
+        assert_eq!(found[1], Located::Url(Url::parse("https://x.org/b.gz?key=1").unwrap()));
+        assert_eq!(found[2], Located::Url(Url::parse("https://x.org/base/c.gz").unwrap()));
+    }
+
+    #[test]
+    fn without_from_the_sources_own_places_count() {
+        let mut here = spec("a.gz");
+        here.place = SourcePlace::Path("/data/a.gz".into());
+        let mut file = spec("b.gz");
+        file.place = SourcePlace::Url(Url::parse("file:///data/b%20c.gz").unwrap());
+        let found = locate(&[here, file, spec("c.gz")], &[]).unwrap();
+        assert_eq!(found[0], Located::File("/data/a.gz".into()));
+        assert_eq!(found[1], Located::File("/data/b c.gz".into()));
+        assert_eq!(found[2], Located::Url(Url::parse("https://example.org/c.gz").unwrap()));
+        let mut nowhere = spec("d.gz");
+        nowhere.place = SourcePlace::Unknown;
+        assert!(locate(&[nowhere], &[]).unwrap_err().to_string().contains("d.gz"));
+    }
+
+    #[test]
+    fn an_empty_folder_and_a_misspelt_file_are_told() {
+        let empty = folder(&[]);
+        let error = locate(&[spec("cifar-10-binary.tar.gz")], &[text(empty.path())]).unwrap_err();
+        assert!(error.to_string().contains("is empty"), "{error}");
+
+        let misspelt = folder(&["cifar10-binary.tar.gz", "notes.txt"]);
+        let error = locate(&[spec("cifar-10-binary.tar.gz"), spec("b")], &[text(misspelt.path())]).unwrap_err();
+        assert!(error.to_string().contains("has cifar10-binary.tar.gz, notes.txt"), "{error}");
+        let hint = &error.downcast_ref::<Hinted>().unwrap().hint;
+        assert!(hint.contains("is `cifar10-binary.tar.gz` meant to be `cifar-10-binary.tar.gz`?"), "{hint}");
+    }
+
+    #[test]
+    fn the_only_file_for_the_only_source_may_have_any_name() {
+        let folder = folder(&["mine.tgz"]);
+        let path = folder.path().join("mine.tgz");
+        assert_eq!(locate(&[spec("a.tar.gz")], &[text(&path)]).unwrap(), [Located::File(path.clone())]);
+        assert!(locate(&[spec("a.tar.gz"), spec("b.tar.gz")], &[text(&path)]).is_err());
+    }
+
+    #[test]
+    fn a_place_that_is_not_there_is_an_error() {
+        let error = locate(&[spec("a")], &["/no/such/folder".to_owned()]).unwrap_err();
+        assert!(error.to_string().contains("/no/such/folder"), "{error}");
+        assert!(locate(&[spec("a")], &["ftp://x.org/".to_owned()]).is_err());
+    }
+}

@@ -1,0 +1,217 @@
+//! Gets a dataset's sources: from where the user says, or from the recipe's addresses.
+//!
+//! Sources that are local are used where they lie, and never changed. Others are downloaded into staging, a few at a time,
+//! and kept there until the build is done.
+
+mod checksum;
+mod http;
+mod locate;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::builder::SourceSpec;
+use crate::error::Hinted;
+use crate::monitor::{Monitor, Unit};
+
+pub use checksum::{Checksum, ChecksumThread};
+pub(crate) use checksum::{compare, hash_file};
+pub use http::Client;
+pub(crate) use http::shown;
+pub use locate::{Located, locate};
+
+/// Downloads that run at the same time.
+const PARALLEL_DOWNLOADS: usize = 4;
+
+/// How downloads behave when the network does not.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct FetchOptions {
+    /// Attempts in a row that bring no byte before a download fails; default 6.
+    pub attempts: u32,
+    /// The pause after the first failure, doubled after each further one; default 0.5 s.
+    pub pause: Duration,
+    /// A connection that brings nothing for so long is dropped; default 30 s.
+    pub stall: Duration,
+}
+
+impl Default for FetchOptions {
+    fn default() -> Self {
+        Self {
+            attempts: 6,
+            pause: Duration::from_millis(500),
+            stall: Duration::from_secs(30),
+        }
+    }
+}
+
+impl FetchOptions {
+    /// Sets the attempts without progress before a download fails.
+    #[must_use]
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts.max(1);
+        self
+    }
+
+    /// Sets the pause after a first failure.
+    #[must_use]
+    pub fn pause(mut self, pause: Duration) -> Self {
+        self.pause = pause;
+        self
+    }
+
+    /// Sets how long a connection may bring nothing.
+    #[must_use]
+    pub fn stall(mut self, stall: Duration) -> Self {
+        self.stall = stall;
+        self
+    }
+}
+
+/// A source that is on this machine, and what is known of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// File name in the spec.
+    pub name: String,
+    /// Where it lies: the user's own file, or a download in staging.
+    pub path: PathBuf,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// SHA-256, where it was computed on the way in.
+    pub sha256: Option<[u8; 32]>,
+}
+
+/// Gets all sources, in the order of `specs`. Downloads go to `folder`, under the sources' names; those that are there
+/// already, whole, are taken. `done` is called for each download that ends well, once it is durable.
+///
+/// With `strict`, a source whose size or hash is not the spec's is refused. The hash of a local file is not looked at here,
+/// since that takes time: see [`ChecksumThread`].
+///
+/// # Errors
+/// A file that is not there or not readable, a download that failed for good, a source that is not the spec's.
+pub fn fetch_all(
+    specs: &[SourceSpec],
+    located: &[Located],
+    folder: &Path,
+    strict: bool,
+    options: &FetchOptions,
+    monitor: &Arc<Monitor>,
+    done: &(dyn Fn(&Fetched) -> Result<()> + Sync),
+) -> Result<Vec<Fetched>> {
+    let results: Vec<Mutex<Option<Result<Fetched>>>> = specs.iter().map(|_| Mutex::new(None)).collect();
+    let put = |index: usize, result| *results[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    let mut remote = Vec::new();
+    for (index, (spec, place)) in specs.iter().zip(located).enumerate() {
+        match place {
+            Located::File(path) => put(index, Ok(local(spec, path, strict)?)),
+            Located::Url(url) => {
+                let path = folder.join(&spec.name);
+                match std::fs::metadata(&path) {
+                    Ok(_) => put(index, Ok(local(spec, &path, strict)?)),
+                    Err(_) => remote.push((index, spec, url)),
+                }
+            }
+        }
+    }
+    if !remote.is_empty() {
+        let client = Client::new(options.clone(), Arc::clone(monitor))?;
+        let queue = Mutex::new(remote.into_iter());
+        let failed = std::sync::atomic::AtomicBool::new(false);
+        let finished = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..PARALLEL_DOWNLOADS)
+                .map(|_| {
+                    scope.spawn(|| {
+                        while !failed.load(std::sync::atomic::Ordering::Relaxed) {
+                            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                            let Some((index, spec, url)) = next else { break };
+                            let meter = monitor.stage(format!("fetch {}", spec.name), Unit::Bytes, spec.bytes);
+                            let result = client
+                                .download(url, folder, spec, strict, &meter)
+                                .and_then(|fetched| done(&fetched).map(|()| fetched));
+                            meter.finish();
+                            if result.is_err() {
+                                failed.store(true, std::sync::atomic::Ordering::Relaxed);
+                                client.stop();
+                            }
+                            put(index, result);
+                        }
+                    })
+                })
+                .collect();
+            // Waits in the network end when the job is stopped.
+            let watcher = scope.spawn(|| {
+                while !finished.load(std::sync::atomic::Ordering::Relaxed) {
+                    if monitor.is_cancelled() {
+                        client.stop();
+                        break;
+                    }
+                    std::thread::park_timeout(Duration::from_millis(50));
+                }
+            });
+            for worker in workers {
+                let _ = worker.join();
+            }
+            finished.store(true, std::sync::atomic::Ordering::Relaxed);
+            watcher.thread().unpark();
+        });
+        monitor.check()?;
+    }
+    let mut fetched = Vec::new();
+    let mut errors = Vec::new();
+    let mut missing = false;
+    for result in results {
+        match result.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(Ok(source)) => fetched.push(source),
+            Some(Err(error)) => errors.push(error),
+            None => missing = true,
+        }
+    }
+    // The first failure stops the others, which then fail for that reason only.
+    errors.sort_by_key(|error| error.is::<http::Stopped>());
+    match errors.into_iter().next() {
+        Some(error) => Err(error),
+        None if missing => Err(anyhow::anyhow!("a download thread ended without a result")),
+        None => Ok(fetched),
+    }
+}
+
+/// Looks at a local file: that it is a file, and as long as the spec says.
+fn local(spec: &SourceSpec, path: &Path, strict: bool) -> Result<Fetched> {
+    let shown = path.display();
+    let metadata = std::fs::metadata(path).with_context(|| format!("could not read {shown}"))?;
+    if !metadata.is_file() {
+        anyhow::bail!("{shown} is not a file");
+    }
+    let bytes = metadata.len();
+    if let Some(wanted) = spec.bytes.filter(|wanted| strict && *wanted != bytes) {
+        let mut start = [0; 512];
+        let count = File::open(path)
+            .and_then(|mut file| file.read(&mut start))
+            .with_context(|| format!("could not read {shown}"))?;
+        let page = if http::looks_like_page(&start[..count]) {
+            ", and looks like a web page"
+        } else {
+            ""
+        };
+        return Err(Hinted::new(
+            format!("{shown} has {bytes} bytes{page}; the recipe says {wanted}"),
+            "get the file again, or take this one with `--no-checksum`",
+        )
+        .into());
+    }
+    Ok(Fetched {
+        name: spec.name.clone(),
+        path: path.to_owned(),
+        bytes,
+        sha256: None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,752 @@
+//! Parses recipes, with errors that name line and field.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::path::Path;
+
+use prep_formats::array_record::WriteOptions;
+use prep_formats::features::{Feature, Features};
+use prep_formats::value::DType;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::builder::{DatasetSpec, Layout, SourcePlace, SourceSpec, SplitSpec};
+use crate::recipe::{ReaderSpec, Recipe, RecipeError, SplitFiles, Template, near};
+
+/// The version of recipes that this program reads.
+const FORMAT: u64 = 1;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRecipe {
+    format: Spanned<u64>,
+    name: Spanned<String>,
+    config: Option<Spanned<String>>,
+    version: Option<Spanned<String>>,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    citation: String,
+    #[serde(default)]
+    urls: Vec<String>,
+    module_name: Option<String>,
+    supervised_keys: Option<Spanned<Vec<String>>>,
+    layout: Option<Spanned<String>>,
+    key: Option<Spanned<String>>,
+    sources: Spanned<Vec<Spanned<RawSource>>>,
+    reader: Spanned<RawReader>,
+    features: BTreeMap<String, Spanned<RawFeature>>,
+    splits: Spanned<Vec<Spanned<RawSplit>>>,
+    #[serde(default)]
+    output: RawOutput,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSource {
+    name: Option<Spanned<String>>,
+    url: Option<Spanned<String>>,
+    path: Option<Spanned<String>>,
+    bytes: Option<u64>,
+    sha256: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawReader {
+    kind: Spanned<String>,
+    labels: Option<Spanned<Vec<String>>>,
+    label_files: Option<Spanned<BTreeMap<String, String>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFeature {
+    kind: Spanned<String>,
+    shape: Option<Spanned<Vec<i64>>>,
+    dtype: Option<Spanned<String>>,
+    names: Option<Spanned<Vec<String>>>,
+    num_classes: Option<Spanned<u64>>,
+    encoding_format: Option<Spanned<String>>,
+    value: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSplit {
+    name: Spanned<String>,
+    files: Spanned<Vec<String>>,
+    file_records: Option<u64>,
+    shards: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawOutput {
+    compression: Option<Spanned<String>>,
+    group_size: Option<Spanned<u64>>,
+}
+
+/// Parses the text of a recipe. `file` is what errors call it; relative paths are taken from `folder`.
+///
+/// # Errors
+/// The text is not TOML, a field is missing, unknown or of another type, or does not fit the rest.
+pub fn parse(file: &str, text: &str, folder: &Path) -> Result<Recipe, RecipeError> {
+    let raw: RawRecipe = toml::from_str(text).map_err(|error| {
+        let span = error.span().unwrap_or(0..0);
+        RecipeError {
+            file: file.to_owned(),
+            line: error.span().map(|span| line_of(text, span.start)),
+            field: field_at(text, &span),
+            reason: error.message().to_owned(),
+        }
+    })?;
+    Checker { file, text, folder }.check(raw)
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.as_bytes()[..offset.min(text.len())]
+        .iter()
+        .filter(|byte| **byte == b'\n')
+        .count()
+        + 1
+}
+
+/// The field that a span lies in: the table header above it and the key on its line.
+fn field_at(text: &str, span: &Range<usize>) -> String {
+    let start = span.start.min(text.len());
+    let line_start = text.as_bytes()[..start].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let bare = |key: &str| {
+        let key = key.trim();
+        (!key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.\"".contains(&b)))
+            .then(|| key.to_owned())
+    };
+    // The line of an array may hold no key; the key is then above.
+    let mut key = None;
+    let mut header = None;
+    let lines = text[..line_start].lines().rev();
+    let here = text[line_start..].lines().next().unwrap_or("");
+    for line in std::iter::once(here).chain(lines) {
+        let line = line.trim();
+        if line.starts_with('[') && line.contains(']') && !line.contains('=') && !line.ends_with(',') {
+            header = bare(line.trim_start_matches('[').split(']').next().unwrap_or(""));
+            if header.is_some() {
+                break;
+            }
+        }
+        if key.is_none() {
+            key = line.split_once('=').and_then(|(key, _)| bare(key));
+        }
+    }
+    match (header, key) {
+        (Some(header), Some(key)) => format!("{header}.{key}"),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => String::new(),
+    }
+}
+
+struct Checker<'a> {
+    file: &'a str,
+    text: &'a str,
+    folder: &'a Path,
+}
+
+impl Checker<'_> {
+    fn fault(&self, span: Range<usize>, field: impl Into<String>, reason: impl Into<String>) -> RecipeError {
+        RecipeError {
+            file: self.file.to_owned(),
+            line: Some(line_of(self.text, span.start)),
+            field: field.into(),
+            reason: reason.into(),
+        }
+    }
+
+    fn check(&self, raw: RawRecipe) -> Result<Recipe, RecipeError> {
+        if *raw.format.as_ref() != FORMAT {
+            return Err(self.fault(
+                raw.format.span(),
+                "format",
+                format!("recipes of format {} are not known; this program reads format {FORMAT}", raw.format.as_ref()),
+            ));
+        }
+        self.check_name("name", &raw.name)?;
+        if let Some(config) = &raw.config {
+            self.check_name("config", config)?;
+        }
+        let version = self.check_version(raw.version)?;
+        if let Some(layout) = raw.layout.filter(|layout| layout.as_ref() != "tfds") {
+            return Err(self.fault(
+                layout.span(),
+                "layout",
+                format!("layout `{}` is not known; there is `tfds`", layout.as_ref()),
+            ));
+        }
+        if let Some(key) = raw.key.filter(|key| key.as_ref() != "index") {
+            return Err(self.fault(
+                key.span(),
+                "key",
+                format!("key rule `{}` is not known; there is `index`", key.as_ref()),
+            ));
+        }
+        let sources = self.check_sources(&raw.sources)?;
+        let mut features = Vec::new();
+        let mut texts = Vec::new();
+        for (name, feature) in &raw.features {
+            let (feature, template) = self.check_feature(name, feature)?;
+            if let Some(template) = template {
+                texts.push((name.clone(), template));
+            }
+            features.push((name.clone(), feature));
+        }
+        let supervised_keys = self.check_supervised(raw.supervised_keys, &raw.features)?;
+        let (splits, files) = self.check_splits(&raw.splits)?;
+        let reader = self.check_reader(&raw.reader, &features, &texts, &sources)?;
+        self.check_files(&reader, &sources, &raw.splits)?;
+        let features = Features::new(features)
+            .map_err(|error| self.fault(raw.reader.span(), "features", error.to_string()))?;
+        let options = self.check_output(&raw.output)?;
+        let mut spec = DatasetSpec::new(raw.name.into_inner(), version, features);
+        spec.config = raw.config.map(Spanned::into_inner);
+        spec.description = raw.description;
+        spec.citation = raw.citation;
+        spec.urls = raw.urls;
+        spec.module_name = raw.module_name;
+        spec.supervised_keys = supervised_keys;
+        spec.layout = Layout::Tfds;
+        spec.sources = sources;
+        spec.splits = splits;
+        spec.options = options;
+        Ok(Recipe {
+            spec,
+            reader,
+            files,
+            texts,
+        })
+    }
+
+    fn check_name(&self, field: &str, name: &Spanned<String>) -> Result<(), RecipeError> {
+        let text = name.as_ref();
+        let good = text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+            && text.len() <= 200;
+        if good {
+            return Ok(());
+        }
+        Err(self.fault(
+            name.span(),
+            field,
+            format!("`{text}` is not a name: letters, digits, `_`, `-` and `.`, the first a letter or digit"),
+        ))
+    }
+
+    fn check_version(&self, version: Option<Spanned<String>>) -> Result<String, RecipeError> {
+        let Some(version) = version else {
+            return Ok("1.0.0".to_owned());
+        };
+        let parts: Vec<&str> = version.as_ref().split('.').collect();
+        let number = |part: &&str| !part.is_empty() && part.len() < 10 && part.bytes().all(|b| b.is_ascii_digit());
+        if parts.len() == 3 && parts.iter().all(number) {
+            return Ok(version.into_inner());
+        }
+        Err(self.fault(
+            version.span(),
+            "version",
+            format!("`{}` is not a version; wanted three numbers, as in `1.0.0`", version.as_ref()),
+        ))
+    }
+
+    fn check_sources(&self, raw: &Spanned<Vec<Spanned<RawSource>>>) -> Result<Vec<SourceSpec>, RecipeError> {
+        if raw.as_ref().is_empty() {
+            return Err(self.fault(raw.span(), "sources", "there are no sources"));
+        }
+        let mut sources: Vec<SourceSpec> = Vec::new();
+        for (index, item) in raw.as_ref().iter().enumerate() {
+            let source = item.as_ref();
+            let field = |name: &str| format!("sources[{index}].{name}");
+            let place = match (&source.url, &source.path) {
+                (Some(url), None) => {
+                    let parsed = url::Url::parse(url.as_ref())
+                        .map_err(|error| self.fault(url.span(), field("url"), format!("not a URL: {error}")))?;
+                    if !matches!(parsed.scheme(), "http" | "https" | "file") {
+                        let reason = format!("`{}:` is not supported; there are `https:`, `http:` and `file:`", parsed.scheme());
+                        return Err(self.fault(url.span(), field("url"), reason));
+                    }
+                    SourcePlace::Url(parsed)
+                }
+                (None, Some(path)) => SourcePlace::Path(self.folder.join(path.as_ref())),
+                (None, None) => SourcePlace::Unknown,
+                (Some(_), Some(path)) => {
+                    return Err(self.fault(path.span(), field("path"), "a source has a `url` or a `path`, not both"));
+                }
+            };
+            let name = match &source.name {
+                Some(name) => name.as_ref().clone(),
+                None => place.file_name().ok_or_else(|| {
+                    self.fault(item.span(), field("name"), "missing, and no file name follows from `url` or `path`")
+                })?,
+            };
+            let span = source.name.as_ref().map_or(item.span(), Spanned::span);
+            if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\\', '\0']) {
+                return Err(self.fault(span, field("name"), format!("`{name}` is not a file name")));
+            }
+            if sources.iter().any(|other| other.name == name) {
+                return Err(self.fault(span, field("name"), format!("two sources are called `{name}`")));
+            }
+            let sha256 = match &source.sha256 {
+                None => None,
+                Some(text) => {
+                    let mut digest = [0; 32];
+                    hex::decode_to_slice(text.as_ref().to_lowercase(), &mut digest).map_err(|_| {
+                        let reason = format!("`{}` is not a SHA-256; wanted 64 hex digits", text.as_ref());
+                        self.fault(text.span(), field("sha256"), reason)
+                    })?;
+                    Some(digest)
+                }
+            };
+            sources.push(SourceSpec {
+                name,
+                place,
+                bytes: source.bytes,
+                sha256,
+            });
+        }
+        Ok(sources)
+    }
+
+    fn check_feature(
+        &self,
+        name: &str,
+        raw: &Spanned<RawFeature>,
+    ) -> Result<(Feature, Option<Template>), RecipeError> {
+        let feature = raw.as_ref();
+        let field = |part: &str| format!("features.{name}.{part}");
+        let kind = feature.kind.as_ref().as_str();
+        let takes: &[&str] = match kind {
+            "image" => &["shape", "dtype", "encoding_format"],
+            "class_label" => &["names", "num_classes"],
+            "text" => &["value"],
+            "tensor" => &["shape", "dtype"],
+            "scalar" => &["dtype"],
+            other => {
+                return Err(self.fault(
+                    feature.kind.span(),
+                    field("kind"),
+                    format!("`{other}` is not known; there are `image`, `class_label`, `text`, `tensor` and `scalar`"),
+                ));
+            }
+        };
+        let given = [
+            ("shape", feature.shape.as_ref().map(Spanned::span)),
+            ("dtype", feature.dtype.as_ref().map(Spanned::span)),
+            ("names", feature.names.as_ref().map(Spanned::span)),
+            ("num_classes", feature.num_classes.as_ref().map(Spanned::span)),
+            ("encoding_format", feature.encoding_format.as_ref().map(Spanned::span)),
+            ("value", feature.value.as_ref().map(Spanned::span)),
+        ];
+        for (part, span) in given {
+            if let Some(span) = span.filter(|_| !takes.contains(&part)) {
+                return Err(self.fault(span, field(part), format!("a feature of kind `{kind}` has no `{part}`")));
+            }
+        }
+        let shape = || -> Result<Vec<Option<u64>>, RecipeError> {
+            let Some(shape) = &feature.shape else {
+                return Err(self.fault(raw.span(), field("shape"), "missing"));
+            };
+            let dimension = |n: &i64| match *n {
+                -1 => Ok(None),
+                n => u64::try_from(n).map(Some).map_err(|_| {
+                    let reason = format!("{n} is not a dimension; -1 is one that varies");
+                    self.fault(shape.span(), field("shape"), reason)
+                }),
+            };
+            shape.as_ref().iter().map(dimension).collect()
+        };
+        let dtype = |default: Option<DType>| match (&feature.dtype, default) {
+            (Some(dtype), _) => dtype_of(dtype.as_ref()).ok_or_else(|| {
+                let reason = format!("`{}` is not a type; `uint8`, `int64`, `float32` are", dtype.as_ref());
+                self.fault(dtype.span(), field("dtype"), reason)
+            }),
+            (None, Some(default)) => Ok(default),
+            (None, None) => Err(self.fault(raw.span(), field("dtype"), "missing")),
+        };
+        Ok(match kind {
+            "image" => (
+                Feature::Image {
+                    shape: shape()?,
+                    dtype: dtype(Some(DType::UInt8))?,
+                    encoding_format: feature.encoding_format.as_ref().map(|text| text.as_ref().clone()),
+                },
+                None,
+            ),
+            "class_label" => (self.check_class_label(name, raw)?, None),
+            "text" => {
+                let template = feature.value.as_ref().map(|value| {
+                    Template::parse(value.as_ref()).map_err(|reason| self.fault(value.span(), field("value"), reason))
+                });
+                (Feature::Text, template.transpose()?)
+            }
+            "tensor" => (
+                Feature::Tensor {
+                    shape: shape()?,
+                    dtype: dtype(None)?,
+                },
+                None,
+            ),
+            _ => (Feature::Scalar { dtype: dtype(None)? }, None),
+        })
+    }
+
+    fn check_class_label(&self, name: &str, raw: &Spanned<RawFeature>) -> Result<Feature, RecipeError> {
+        let feature = raw.as_ref();
+        let names = feature.names.as_ref().map(|names| names.as_ref().clone()).unwrap_or_default();
+        if let Some(given) = &feature.names {
+            let mut seen = HashSet::new();
+            if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
+                let reason = format!("the class `{twice}` is there twice");
+                return Err(self.fault(given.span(), format!("features.{name}.names"), reason));
+            }
+        }
+        let num_classes = match (&feature.num_classes, names.len() as u64) {
+            (None, 0) => {
+                let field = format!("features.{name}.names");
+                return Err(self.fault(raw.span(), field, "a class label needs `names` or `num_classes`"));
+            }
+            (Some(count), found) if found > 0 && *count.as_ref() != found => {
+                let reason = format!("{} classes, but {found} names", count.as_ref());
+                return Err(self.fault(count.span(), format!("features.{name}.num_classes"), reason));
+            }
+            (Some(count), _) => *count.as_ref(),
+            (None, found) => found,
+        };
+        Ok(Feature::ClassLabel { num_classes, names })
+    }
+
+    fn check_supervised(
+        &self,
+        keys: Option<Spanned<Vec<String>>>,
+        features: &BTreeMap<String, Spanned<RawFeature>>,
+    ) -> Result<Option<(String, String)>, RecipeError> {
+        let Some(keys) = keys else {
+            return Ok(None);
+        };
+        for key in keys.as_ref() {
+            if !features.contains_key(key) {
+                let reason = format!("there is no feature `{key}`{}", did_you_mean(key, features.keys()));
+                return Err(self.fault(keys.span(), "supervised_keys", reason));
+            }
+        }
+        match keys.as_ref().as_slice() {
+            [input, target] => Ok(Some((input.clone(), target.clone()))),
+            other => {
+                let reason = format!("wanted two features, input and target, found {}", other.len());
+                Err(self.fault(keys.span(), "supervised_keys", reason))
+            }
+        }
+    }
+
+    fn check_splits(
+        &self,
+        raw: &Spanned<Vec<Spanned<RawSplit>>>,
+    ) -> Result<(Vec<SplitSpec>, Vec<SplitFiles>), RecipeError> {
+        if raw.as_ref().is_empty() {
+            return Err(self.fault(raw.span(), "splits", "there are no splits"));
+        }
+        let mut splits: Vec<SplitSpec> = Vec::new();
+        let mut files = Vec::new();
+        for (index, item) in raw.as_ref().iter().enumerate() {
+            let split = item.as_ref();
+            let field = |name: &str| format!("splits[{index}].{name}");
+            let name = split.name.as_ref();
+            let good = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+            if !good || name == "all" {
+                let reason = format!("`{name}` is not a split name: letters, digits and `_`, and not `all`");
+                return Err(self.fault(split.name.span(), field("name"), reason));
+            }
+            if splits.iter().any(|other| other.name == *name) {
+                return Err(self.fault(split.name.span(), field("name"), format!("two splits are called `{name}`")));
+            }
+            if let Some(shards) = split.shards.as_ref().filter(|shards| !(1..=100_000).contains(shards.as_ref())) {
+                let reason = format!("{} is out of range, 1 to 100000", shards.as_ref());
+                return Err(self.fault(shards.span(), field("shards"), reason));
+            }
+            if split.files.as_ref().is_empty() {
+                return Err(self.fault(split.files.span(), field("files"), "there are no files"));
+            }
+            splits.push(SplitSpec {
+                name: name.clone(),
+                shards: split.shards.as_ref().map(|shards| *shards.as_ref()),
+            });
+            files.push(SplitFiles {
+                files: split.files.as_ref().clone(),
+                file_records: split.file_records,
+            });
+        }
+        Ok((splits, files))
+    }
+
+    fn check_reader(
+        &self,
+        raw: &Spanned<RawReader>,
+        features: &[(String, Feature)],
+        texts: &[(String, Template)],
+        sources: &[SourceSpec],
+    ) -> Result<ReaderSpec, RecipeError> {
+        let reader = raw.as_ref();
+        let kind = reader.kind.as_ref().as_str();
+        let one = |what: &str, fits: &dyn Fn(&Feature) -> bool| -> Result<String, RecipeError> {
+            let found: Vec<&String> = features.iter().filter(|(_, f)| fits(f)).map(|(name, _)| name).collect();
+            match found.as_slice() {
+                [name] => Ok((*name).clone()),
+                other => {
+                    let reason = format!("`{kind}` needs one {what}, and there are {}", other.len());
+                    Err(self.fault(raw.span(), "features", reason))
+                }
+            }
+        };
+        let is_image = |f: &Feature| matches!(f, Feature::Image { .. });
+        let is_label = |f: &Feature| matches!(f, Feature::ClassLabel { .. });
+        let spec = match kind {
+            "cifar" => {
+                if let [_, second, ..] = sources {
+                    let reason = format!("`cifar` reads one archive, and there is also `{}`", second.name);
+                    return Err(self.fault(reader.kind.span(), "sources", reason));
+                }
+                let image = one("image feature", &is_image)?;
+                let expected = [Some(32), Some(32), Some(3)];
+                if !features.iter().any(|(name, f)| *name == image && matches!(f, Feature::Image { shape, dtype: DType::UInt8, .. } if *shape == expected)) {
+                    let field = format!("features.{image}");
+                    return Err(self.fault(raw.span(), field, "`cifar` gives images of shape [32, 32, 3] and type `uint8`"));
+                }
+                let Some(labels) = &reader.labels else {
+                    return Err(self.fault(raw.span(), "reader.labels", "missing: which feature each label byte is"));
+                };
+                for label in labels.as_ref() {
+                    if !features.iter().any(|(name, f)| name == label && is_label(f)) {
+                        let known = features.iter().filter(|(_, f)| is_label(f)).map(|(name, _)| name);
+                        let reason = format!("there is no class label `{label}`{}", did_you_mean(label, known));
+                        return Err(self.fault(labels.span(), "reader.labels", reason));
+                    }
+                }
+                let label_files = reader.label_files.as_ref();
+                for label in label_files.iter().flat_map(|files| files.as_ref().keys()) {
+                    if !labels.as_ref().contains(label) {
+                        let span = label_files.map_or(raw.span(), |files| files.span());
+                        let reason = format!("`{label}` is not among `labels`");
+                        return Err(self.fault(span, format!("reader.label_files.{label}"), reason));
+                    }
+                }
+                ReaderSpec::Cifar {
+                    labels: labels.as_ref().clone(),
+                    image,
+                    label_files: label_files.map(|files| files.as_ref().clone().into_iter().collect()).unwrap_or_default(),
+                }
+            }
+            "idx" => {
+                for (field, span) in [
+                    ("labels", reader.labels.as_ref().map(Spanned::span)),
+                    ("label_files", reader.label_files.as_ref().map(Spanned::span)),
+                ] {
+                    if let Some(span) = span {
+                        return Err(self.fault(span, format!("reader.{field}"), "a reader of kind `idx` does not have this"));
+                    }
+                }
+                let image = one("image feature", &is_image)?;
+                let fixed = |f: &Feature| {
+                    matches!(f, Feature::Image { shape, dtype: DType::UInt8, .. }
+                        if shape.len() == 3 && shape.iter().all(Option::is_some))
+                };
+                if !features.iter().any(|(name, f)| *name == image && fixed(f)) {
+                    let reason = "`idx` gives images of type `uint8` and one shape, such as [28, 28, 1]";
+                    return Err(self.fault(raw.span(), format!("features.{image}.shape"), reason));
+                }
+                ReaderSpec::Idx {
+                    image,
+                    label: one("class label", &is_label)?,
+                }
+            }
+            other => {
+                let reason = format!("`{other}` is not known; there are `cifar` and `idx`");
+                return Err(self.fault(reader.kind.span(), "reader.kind", reason));
+            }
+        };
+        for (name, _) in features {
+            let read = match &spec {
+                ReaderSpec::Cifar { labels, image, .. } => labels.contains(name) || name == image,
+                ReaderSpec::Idx { image, label } => name == image || name == label,
+            };
+            if !read && !texts.iter().any(|(text, _)| text == name) {
+                let reason = format!("the reader `{kind}` does not give this feature; a text may have a `value`");
+                return Err(self.fault(raw.span(), format!("features.{name}"), reason));
+            }
+        }
+        Ok(spec)
+    }
+
+    fn check_files(
+        &self,
+        reader: &ReaderSpec,
+        sources: &[SourceSpec],
+        splits: &Spanned<Vec<Spanned<RawSplit>>>,
+    ) -> Result<(), RecipeError> {
+        let mut seen: HashSet<&String> = HashSet::new();
+        for (index, split) in splits.as_ref().iter().enumerate() {
+            let files = &split.as_ref().files;
+            let field = format!("splits[{index}].files");
+            if let Some(twice) = files.as_ref().iter().find(|file| !seen.insert(*file)) {
+                return Err(self.fault(files.span(), field, format!("`{twice}` is used twice")));
+            }
+            if let ReaderSpec::Idx { .. } = reader {
+                if files.as_ref().len() != 2 {
+                    let reason = format!("`idx` needs two files, images and labels, found {}", files.as_ref().len());
+                    return Err(self.fault(files.span(), field, reason));
+                }
+                for file in files.as_ref() {
+                    if !sources.iter().any(|source| source.name == *file) {
+                        let names = sources.iter().map(|source| &source.name);
+                        let reason = format!("there is no source `{file}`{}", did_you_mean(file, names));
+                        return Err(self.fault(files.span(), field, reason));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_output(&self, output: &RawOutput) -> Result<String, RecipeError> {
+        let compression = output.compression.as_ref().map_or("zstd:3", |text| text.as_ref());
+        let group_size = output.group_size.as_ref().map_or(1, |size| *size.as_ref());
+        let options = format!("group_size:{group_size},{compression}");
+        match WriteOptions::parse(&options) {
+            Ok(_) => Ok(options),
+            Err(error) => {
+                let (field, span) = match (&output.compression, &output.group_size) {
+                    (Some(compression), _) => ("output.compression", compression.span()),
+                    (None, Some(size)) => ("output.group_size", size.span()),
+                    (None, None) => ("output", 0..0),
+                };
+                Err(self.fault(span, field, error.to_string()))
+            }
+        }
+    }
+}
+
+fn did_you_mean<'a>(wanted: &str, names: impl Iterator<Item = &'a String>) -> String {
+    match near(wanted, names.map(String::as_str)).first() {
+        Some(name) => format!("; did you mean `{name}`?"),
+        None => String::new(),
+    }
+}
+
+fn dtype_of(name: &str) -> Option<DType> {
+    Some(match name {
+        "bool" => DType::Bool,
+        "uint8" => DType::UInt8,
+        "int8" => DType::Int8,
+        "uint16" => DType::UInt16,
+        "int16" => DType::Int16,
+        "uint32" => DType::UInt32,
+        "int32" => DType::Int32,
+        "uint64" => DType::UInt64,
+        "int64" => DType::Int64,
+        "float16" => DType::Float16,
+        "bfloat16" => DType::BFloat16,
+        "float32" => DType::Float32,
+        "float64" => DType::Float64,
+        "string" => DType::String,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::recipe::builtin;
+
+    fn fault(text: &str) -> RecipeError {
+        parse("my.toml", text, Path::new("")).unwrap_err()
+    }
+
+    /// A built-in recipe with one piece of text replaced.
+    fn edited(name: &str, from: &str, to: &str) -> String {
+        let text = builtin::text(name).unwrap();
+        assert!(text.contains(from), "{from}");
+        text.replacen(from, to, 1)
+    }
+
+    fn line_with(text: &str, part: &str) -> usize {
+        text.lines().position(|line| line.contains(part)).unwrap() + 1
+    }
+
+    #[test]
+    fn faults_name_line_and_field() {
+        let cases = [
+            ("format = 1", "format = 2", "format", "format 2"),
+            ("\"cifar10\"", "\"../x\"", "name", "not a name"),
+            ("\"3.0.2\"", "\"3.0\"", "version", "not a version"),
+            ("\"tfds\"", "\"tdfs\"", "layout", "`tdfs`"),
+            ("key = \"index\"", "key = \"id\"", "key", "`id`"),
+            ("[\"image\", \"label\"]", "[\"image\", \"labels\"]", "supervised_keys", "did you mean `label`"),
+            ("[\"image\", \"label\"]", "[\"image\"]", "supervised_keys", "wanted two"),
+            ("kind = \"cifar\"", "kind = \"cfar\"", "reader.kind", "`cfar`"),
+            ("labels = [\"label\"]", "labels = [\"labl\"]", "reader.labels", "did you mean `label`"),
+            ("sha256 = \"c4a3", "sha256 = \"zz\" #", "sources[0].sha256", "64 hex digits"),
+            ("https://www.cs.toronto.edu/~kriz/cifar-10", "ftp://x/", "sources[0].url", "`ftp:`"),
+            ("{split}_{index:05}", "{spit}", "features.id.value", "`{spit}`"),
+            ("\"airplane\", ", "\"bird\", ", "features.label.names", "twice"),
+            ("dtype = \"uint8\"", "dtype = \"u8\"", "features.image.dtype", "`u8`"),
+            ("kind = \"text\"", "kind = \"txt\"", "features.id.kind", "`txt`"),
+            ("kind = \"text\"", "kind = \"text\"\nshape = [1]", "features.id.shape", "has no `shape`"),
+            ("files = [\"test_batch.bin\"]", "files = [\"data_batch_1.bin\"]", "splits[1].files", "used twice"),
+            ("name = \"test\"", "name = \"train\"", "splits[1].name", "two splits"),
+            ("shards = 1", "shards = 0", "splits[0].shards", "out of range"),
+            ("\"uncompressed\"", "\"lz77\"", "output.compression", "lz77"),
+        ];
+        for (from, to, field, reason) in cases {
+            let text = edited("cifar10", from, to);
+            let fault = fault(&text);
+            assert_eq!(fault.field, field, "{fault}");
+            assert!(fault.reason.contains(reason), "{fault}");
+            let marker = to.lines().last().unwrap();
+            let line = fault.line.unwrap();
+            assert!(
+                line == line_with(&text, marker) || text.lines().skip(line - 1).take(3).any(|l| l.contains(marker)),
+                "{fault}: wanted near line {}",
+                line_with(&text, marker)
+            );
+        }
+    }
+
+    #[test]
+    fn faults_of_type_and_syntax_name_line_and_field() {
+        let text = edited("cifar10", "bytes = 170052171", "bytes = \"many\"");
+        let error = fault(&text);
+        assert_eq!(error.line, Some(line_with(&text, "\"many\"")));
+        assert_eq!(error.field, "sources.bytes");
+        assert!(error.to_string().starts_with(&format!("my.toml, line {}, `sources.bytes`: ", error.line.unwrap())), "{error}");
+
+        let text = edited("cifar10", "[output]", "[output]\ncolour = 1");
+        let error = fault(&text);
+        assert_eq!(error.line, Some(line_with(&text, "colour")));
+        assert!(error.reason.contains("colour"), "{error}");
+
+        let text = edited("cifar10", "[output]", "[output");
+        assert_eq!(fault(&text).line, Some(line_with(&text, "[output")));
+        assert!(fault("").reason.contains("format"));
+    }
+
+    #[test]
+    fn idx_files_must_be_sources() {
+        let text = edited("mnist", "files = [\"train-images-idx3-ubyte.gz\"", "files = [\"train-image-idx3-ubyte.gz\"");
+        let error = fault(&text);
+        assert_eq!(error.field, "splits[0].files");
+        assert!(error.reason.contains("did you mean `train-images-idx3-ubyte.gz`?"), "{error}");
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_recipe() {
+        let text = edited("cifar10", "url = \"https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz\"", "path = \"data/c.tar.gz\"");
+        let recipe = parse("my.toml", &text, Path::new("/recipes")).unwrap();
+        assert_eq!(recipe.spec.sources[0].place, SourcePlace::Path("/recipes/data/c.tar.gz".into()));
+    }
+}

@@ -1,0 +1,189 @@
+//! What the machine gives: memory, cores, room on a disk; and sizes as users write them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// Parses a size in bytes: `64M`, `1.5GiB`, `500MB`, `1048576`. K, M, G, T and KiB to TiB are powers of 1024; KB to TB of 1000.
+///
+/// # Errors
+/// The text is no size; the message says what would be.
+///
+/// ```
+/// use prep_jobs::resources::parse_size;
+///
+/// assert_eq!(parse_size("64M"), Ok(64 << 20));
+/// assert_eq!(parse_size("1.5 GiB"), Ok(3 << 29));
+/// assert_eq!(parse_size("500MB"), Ok(500_000_000));
+/// assert!(parse_size("-1").is_err());
+/// ```
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let fault = || format!("`{text}` is not a size; wanted a number and a unit, as in `512M`, `4GiB` or `500MB`");
+    let trimmed = text.trim();
+    let end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(end);
+    let factor: u64 = match unit.trim_start().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(fault()),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor).ok_or_else(|| format!("`{text}` is too large"));
+    }
+    let number: f64 = number.parse().map_err(|_| fault())?;
+    let bytes = number * factor as f64;
+    if bytes >= u64::MAX as f64 {
+        return Err(format!("`{text}` is too large"));
+    }
+    Ok(bytes as u64)
+}
+
+/// A size as people read it: `1.4 GiB`.
+pub fn show_size(bytes: u64) -> String {
+    let mut size = bytes as f64;
+    for unit in ["bytes", "KiB", "MiB", "GiB"] {
+        if size < 1024.0 {
+            return if unit == "bytes" { format!("{bytes} bytes") } else { format!("{size:.1} {unit}") };
+        }
+        size /= 1024.0;
+    }
+    format!("{size:.1} TiB")
+}
+
+/// The memory that this process may use, in bytes: the machine's, or its cgroup's limit if that is less.
+pub fn memory_limit() -> u64 {
+    let machine = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| meminfo_total(&text))
+        .unwrap_or(4 << 30);
+    let cgroup = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = cgroup_limit_files(&cgroup)
+        .into_iter()
+        .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
+    limits.min().unwrap_or(u64::MAX).min(machine)
+}
+
+/// The memory budget when none is given: a quarter of what there is, at least 64 MiB.
+pub fn default_memory() -> u64 {
+    (memory_limit() / 4).max(64 << 20)
+}
+
+fn meminfo_total(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
+
+/// The files that hold the limits of the groups in `/proc/self/cgroup`, and of all groups above them.
+fn cgroup_limit_files(text: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (root, file) = match controllers {
+            // Version 2: one hierarchy for all.
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            list if list.split(',').any(|name| name == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            _ => continue,
+        };
+        let mut group = Path::new(group.trim_start_matches('/'));
+        loop {
+            files.push(Path::new(root).join(group).join(file));
+            match group.parent() {
+                Some(parent) if group != Path::new("") => group = parent,
+                _ => break,
+            }
+        }
+    }
+    files
+}
+
+/// The number of workers when none is given: the cores that this process may use.
+pub fn default_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Bytes that may still be written to the file system of a path, which need not be there yet.
+///
+/// # Errors
+/// The system does not say.
+pub fn free_bytes(path: &Path) -> Result<u64> {
+    let there = path
+        .ancestors()
+        .find(|ancestor| ancestor.exists())
+        .filter(|ancestor| !ancestor.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let stat = rustix::fs::statvfs(there).with_context(|| format!("could not look at the file system of {}", there.display()))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_follow_their_units() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("123", 123),
+            ("1K", 1024),
+            ("1k", 1024),
+            ("2KiB", 2048),
+            ("2KB", 2000),
+            ("1 MiB", 1 << 20),
+            ("1G", 1 << 30),
+            ("1GB", 1_000_000_000),
+            ("0.5K", 512),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "M", "1X", "1..5M", "1 2", "-5", "99999999999999999999", "99999999T", "1e3"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_shortly() {
+        assert_eq!(show_size(1023), "1023 bytes");
+        assert_eq!(show_size(1536), "1.5 KiB");
+        assert_eq!(show_size(3 << 40), "3.0 TiB");
+    }
+
+    #[test]
+    fn memory_is_the_least_of_machine_and_groups() {
+        assert_eq!(meminfo_total("MemTotal:       24576 kB\nMemFree: 1 kB\n"), Some(24 << 20));
+        assert_eq!(meminfo_total("nothing"), None);
+        let files = cgroup_limit_files("12:cpu,memory:/a/b\n3:pids:/x\n0::/c\n");
+        let shown: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
+        assert_eq!(
+            shown,
+            [
+                "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "/sys/fs/cgroup/c/memory.max",
+                "/sys/fs/cgroup/memory.max"
+            ]
+        );
+        assert!(default_memory() >= 64 << 20);
+        assert!(default_memory() <= memory_limit().max(64 << 20));
+    }
+
+    #[test]
+    fn free_room_is_that_of_the_nearest_folder_there_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let free = free_bytes(&folder.path().join("not/there/yet")).unwrap();
+        assert!(free > 0);
+        assert!(free_bytes(Path::new("relative/not/there")).is_ok());
+    }
+}
