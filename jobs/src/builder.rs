@@ -278,7 +278,13 @@ pub struct Source {
 }
 
 impl Source {
-    pub(crate) fn new(name: String, path: PathBuf, bytes: u64, meter: Arc<Meter>, monitor: Arc<Monitor>) -> Self {
+    pub(crate) fn new(
+        name: String,
+        path: PathBuf,
+        bytes: u64,
+        meter: Arc<Meter>,
+        monitor: Arc<Monitor>,
+    ) -> Self {
         Self {
             name,
             path,
@@ -313,8 +319,9 @@ impl Source {
     }
 
     fn open_counted(&self, meter: Option<Arc<Meter>>) -> Result<Stream> {
-        let file = File::open(&self.path)
-            .map_err(|error| anyhow::Error::new(error).context(format!("could not open {}", self.path.display())))?;
+        let file = File::open(&self.path).map_err(|error| {
+            anyhow::Error::new(error).context(format!("could not open {}", self.path.display()))
+        })?;
         Stream::new(&self.name, file, meter, Arc::clone(&self.monitor))
     }
 }

@@ -24,3 +24,27 @@ impl Hinted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("stopped before the end, as asked")]
 pub struct Cancelled;
+
+/// The first error of this type among an error, its contexts and its causes.
+pub fn find<T: std::error::Error + Send + Sync + 'static>(error: &anyhow::Error) -> Option<&T> {
+    // The chain shows contexts as they print, not as what they are.
+    error
+        .downcast_ref()
+        .or_else(|| error.chain().find_map(|cause| cause.downcast_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_found_as_contexts_and_as_causes() {
+        let error = anyhow::anyhow!("inside")
+            .context(Hinted::new("message", "hint"))
+            .context("outside");
+        assert_eq!(find::<Hinted>(&error).unwrap().hint, "hint");
+        let error = anyhow::Error::new(Cancelled).context("outside");
+        assert!(find::<Cancelled>(&error).is_some());
+        assert!(find::<Hinted>(&error).is_none());
+    }
+}

@@ -13,7 +13,7 @@
 //! | [`tfds`] | order and shards as TFDS |
 //! | [`monitor`], [`resources`] | watching and stopping a job; memory, cores, disks |
 //! | [`cli`] | the command |
-#![expect(
+#![allow(
     clippy::print_stdout,
     reason = "standard output is the data channel of the command"
 )]

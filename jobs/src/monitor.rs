@@ -140,7 +140,11 @@ impl Monitor {
     /// # Errors
     /// [`Cancelled`].
     pub fn check(&self) -> Result<(), Cancelled> {
-        if self.is_cancelled() { Err(Cancelled) } else { Ok(()) }
+        if self.is_cancelled() {
+            Err(Cancelled)
+        } else {
+            Ok(())
+        }
     }
 
     /// Begins a stage.

@@ -18,9 +18,12 @@ use anyhow::{Context, Result};
 /// assert!(parse_size("-1").is_err());
 /// ```
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let fault = || format!("`{text}` is not a size; wanted a number and a unit, as in `512M`, `4GiB` or `500MB`");
+    let fault =
+        || format!("`{text}` is not a size; wanted a number and a unit, as in `512M`, `4GiB` or `500MB`");
     let trimmed = text.trim();
-    let end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let end = trimmed
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(end);
     let factor: u64 = match unit.trim_start().to_ascii_lowercase().as_str() {
         "" | "b" => 1,
@@ -35,7 +38,9 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         _ => return Err(fault()),
     };
     if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(factor).ok_or_else(|| format!("`{text}` is too large"));
+        return whole
+            .checked_mul(factor)
+            .ok_or_else(|| format!("`{text}` is too large"));
     }
     let number: f64 = number.parse().map_err(|_| fault())?;
     let bytes = number * factor as f64;
@@ -50,7 +55,11 @@ pub fn show_size(bytes: u64) -> String {
     let mut size = bytes as f64;
     for unit in ["bytes", "KiB", "MiB", "GiB"] {
         if size < 1024.0 {
-            return if unit == "bytes" { format!("{bytes} bytes") } else { format!("{size:.1} {unit}") };
+            return if unit == "bytes" {
+                format!("{bytes} bytes")
+            } else {
+                format!("{size:.1} {unit}")
+            };
         }
         size /= 1024.0;
     }
@@ -92,7 +101,9 @@ fn cgroup_limit_files(text: &str) -> Vec<PathBuf> {
         let (root, file) = match controllers {
             // Version 2: one hierarchy for all.
             "" => ("/sys/fs/cgroup", "memory.max"),
-            list if list.split(',').any(|name| name == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            list if list.split(',').any(|name| name == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
             _ => continue,
         };
         let mut group = Path::new(group.trim_start_matches('/'));
@@ -122,7 +133,8 @@ pub fn free_bytes(path: &Path) -> Result<u64> {
         .find(|ancestor| ancestor.exists())
         .filter(|ancestor| !ancestor.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let stat = rustix::fs::statvfs(there).with_context(|| format!("could not look at the file system of {}", there.display()))?;
+    let stat = rustix::fs::statvfs(there)
+        .with_context(|| format!("could not look at the file system of {}", there.display()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
@@ -147,7 +159,17 @@ mod tests {
         ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
-        for bad in ["", "M", "1X", "1..5M", "1 2", "-5", "99999999999999999999", "99999999T", "1e3"] {
+        for bad in [
+            "",
+            "M",
+            "1X",
+            "1..5M",
+            "1 2",
+            "-5",
+            "99999999999999999999",
+            "99999999T",
+            "1e3",
+        ] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
     }
@@ -161,7 +183,10 @@ mod tests {
 
     #[test]
     fn memory_is_the_least_of_machine_and_groups() {
-        assert_eq!(meminfo_total("MemTotal:       24576 kB\nMemFree: 1 kB\n"), Some(24 << 20));
+        assert_eq!(
+            meminfo_total("MemTotal:       24576 kB\nMemFree: 1 kB\n"),
+            Some(24 << 20)
+        );
         assert_eq!(meminfo_total("nothing"), None);
         let files = cgroup_limit_files("12:cpu,memory:/a/b\n3:pids:/x\n0::/c\n");
         let shown: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();

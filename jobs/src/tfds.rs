@@ -243,7 +243,11 @@ mod tests {
                 "int" => Key::Int(text.parse().unwrap()),
                 // A Python `bool` is rendered as text.
                 "str" | "bool" => Key::Text(text.to_owned()),
-                "bytes" => Key::Bytes(text.chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect()),
+                "bytes" => Key::Bytes(
+                    text.chars()
+                        .map(|c| u8::try_from(u32::from(c)).unwrap())
+                        .collect(),
+                ),
                 other => panic!("unknown key type {other}"),
             };
             let hash = format!("{:032x}", key_hash(row[0].as_str().unwrap(), &key));
@@ -259,7 +263,10 @@ mod tests {
             let (bytes, examples) = (row[0].as_u64().unwrap(), row[1].as_u64().unwrap());
             match row[2].as_u64() {
                 Some(shards) => assert_eq!(number_of_shards(bytes, examples), shards, "{row:?}"),
-                None => assert!((1..=examples).contains(&number_of_shards(bytes, examples)), "{row:?}"),
+                None => assert!(
+                    (1..=examples).contains(&number_of_shards(bytes, examples)),
+                    "{row:?}"
+                ),
             }
         }
     }

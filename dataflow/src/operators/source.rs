@@ -72,7 +72,13 @@ impl<'scope> Pipeline<'scope> {
                 sender,
                 batch_bytes: shares.batch_bytes,
             };
-            graph.job.spawn(&stage, move || reader.read(tasks, open));
+            graph.job.spawn(&stage, move || {
+                // The failure is noted before the queue ends: else the stages behind take its end for the end of the data.
+                if let Err(error) = reader.read(tasks, open) {
+                    reader.job.fail(error);
+                }
+                Ok(())
+            });
             receiver
         });
 
@@ -133,7 +139,7 @@ struct Reader<T> {
 }
 
 impl<T: Weigh> Reader<T> {
-    fn read<S, I, E, F>(self, tasks: Vec<S>, open: impl Fn(S) -> Result<I, F>) -> Result<(), Error>
+    fn read<S, I, E, F>(&self, tasks: Vec<S>, open: impl Fn(S) -> Result<I, F>) -> Result<(), Error>
     where
         I: IntoIterator<Item = Result<T, E>>,
         E: Into<BoxError>,

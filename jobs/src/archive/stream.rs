@@ -46,10 +46,17 @@ impl Read for Counted {
 }
 
 impl Stream {
-    pub(crate) fn new(name: &str, file: File, meter: Option<Arc<Meter>>, monitor: Arc<Monitor>) -> Result<Self> {
+    pub(crate) fn new(
+        name: &str,
+        file: File,
+        meter: Option<Arc<Meter>>,
+        monitor: Arc<Monitor>,
+    ) -> Result<Self> {
         let counted = Counted { file, meter, monitor };
         let mut reader = BufReader::with_capacity(BUFFER_BYTES, counted);
-        let start = reader.fill_buf().with_context(|| format!("could not read {name}"))?;
+        let start = reader
+            .fill_buf()
+            .with_context(|| format!("could not read {name}"))?;
         let inner = if start.starts_with(&[0x1f, 0x8b]) {
             Inner::Gzip(Box::new(MultiGzDecoder::new(reader)))
         } else {
@@ -87,7 +94,9 @@ impl Read for Stream {
             }
             let kind = error.kind();
             let text = match (kind, &self.inner) {
-                (io::ErrorKind::UnexpectedEof, Inner::Gzip(_)) => format!("{}: the gzip data are cut short", self.name),
+                (io::ErrorKind::UnexpectedEof, Inner::Gzip(_)) => {
+                    format!("{}: the gzip data are cut short", self.name)
+                }
                 (_, Inner::Gzip(_)) => format!("{}: the gzip data are damaged: {error}", self.name),
                 (_, Inner::Plain(_)) => format!("{}: could not read: {error}", self.name),
             };
@@ -137,7 +146,10 @@ mod tests {
         let whole = gzip(&[7; 1000]);
         for length in 2..whole.len() {
             let error = open(&whole[..length]).unwrap().drain().unwrap_err();
-            assert!(error.to_string().starts_with("data.gz: the gzip data are"), "{length}: {error}");
+            assert!(
+                error.to_string().starts_with("data.gz: the gzip data are"),
+                "{length}: {error}"
+            );
         }
     }
 

@@ -101,9 +101,13 @@ impl<R: Read> Tar<R> {
                 return Ok(None);
             }
             let sum = octal(&header[148..156]);
-            let bytes = |range: std::ops::Range<usize>| header[range].iter().map(|b| u64::from(*b)).sum::<u64>();
+            let bytes =
+                |range: std::ops::Range<usize>| header[range].iter().map(|b| u64::from(*b)).sum::<u64>();
             if sum != Some(bytes(0..148) + bytes(156..BLOCK_BYTES) + 8 * u64::from(b' ')) {
-                return Err(self.damaged(offset, "the header of a member does not match its checksum, or this is no tar archive"));
+                return Err(self.damaged(
+                    offset,
+                    "the header of a member does not match its checksum, or this is no tar archive",
+                ));
             }
             let Some(stated) = number(&header[124..136]) else {
                 return Err(self.damaged(offset, "the size of a member is not a number"));
@@ -112,7 +116,9 @@ impl<R: Read> Tar<R> {
             if matches!(kind, b'L' | b'K' | b'x' | b'g') {
                 self.begin_data(offset, stated)?;
                 if stated > MAX_NAME_BYTES {
-                    let reason = format!("the name of a member has {stated} bytes; at most {MAX_NAME_BYTES} are taken");
+                    let reason = format!(
+                        "the name of a member has {stated} bytes; at most {MAX_NAME_BYTES} are taken"
+                    );
                     return Err(self.damaged(offset, &reason));
                 }
                 let mut text = Vec::new();
@@ -120,8 +126,9 @@ impl<R: Read> Tar<R> {
                 match kind {
                     b'L' => long_name = Some(until_zero(&text)),
                     b'x' => {
-                        let attributes = Attributes::parse(&text)
-                            .ok_or_else(|| self.damaged(offset, "the attributes of a member are malformed"))?;
+                        let attributes = Attributes::parse(&text).ok_or_else(|| {
+                            self.damaged(offset, "the attributes of a member are malformed")
+                        })?;
                         long_name = attributes.path.or(long_name);
                         size = attributes.size.or(size);
                     }
@@ -344,7 +351,9 @@ mod tests {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::Symlink);
         header.set_size(0);
-        builder.append_link(&mut header, "data.bin", "/etc/passwd").unwrap();
+        builder
+            .append_link(&mut header, "data.bin", "/etc/passwd")
+            .unwrap();
         let found = list(&builder.into_inner().unwrap()).unwrap();
         assert_eq!(found[0].0.kind, MemberKind::Other);
         assert!(found[0].1.is_empty());
@@ -353,7 +362,9 @@ mod tests {
     #[test]
     fn pax_attributes_replace_path_and_size() {
         let mut builder = tar::Builder::new(Vec::new());
-        builder.append_pax_extensions([("path", &b"long/name"[..])]).unwrap();
+        builder
+            .append_pax_extensions([("path", &b"long/name"[..])])
+            .unwrap();
         let mut header = tar::Header::new_ustar();
         header.set_size(3);
         builder.append_data(&mut header, "short", &b"abc"[..]).unwrap();
@@ -380,7 +391,10 @@ mod tests {
         for at in 0..BLOCK_BYTES {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1;
-            assert!(list(&damaged).is_err() || list(&damaged).unwrap() == list(&bytes).unwrap(), "byte {at}");
+            assert!(
+                list(&damaged).is_err() || list(&damaged).unwrap() == list(&bytes).unwrap(),
+                "byte {at}"
+            );
         }
     }
 

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow, bail};
-use prep_dataflow::{BoxError, Cancel, Collected, Error, Options, Record, SortOptions, SplitPlan, SplitTotals, Weigh};
+use prep_dataflow::{
+    BoxError, Cancel, Collected, Error, Options, Record, SortOptions, SplitPlan, SplitTotals, Weigh,
+};
 use prep_formats::features::{Feature, Features};
 
 use crate::build::OnError;
@@ -96,7 +98,9 @@ struct Ledger {
 impl Ledger {
     fn place(&self, part: u32, record: u64) -> String {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let part = parts.get(part as usize).map_or("an unnamed source", String::as_str);
+        let part = parts
+            .get(part as usize)
+            .map_or("an unnamed source", String::as_str);
         format!("{part}, record {record}")
     }
 
@@ -105,7 +109,8 @@ impl Ledger {
         let place = self.place(part, record);
         let most = match self.on_error {
             OnError::Fail => {
-                let hint = "the source is damaged; get it again, or leave such records out with `--on-error skip`";
+                let hint =
+                    "the source is damaged; get it again, or leave such records out with `--on-error skip`";
                 return Err(reason.context(Hinted::new(place, hint)));
             }
             OnError::Skip(most) => most,
@@ -116,7 +121,8 @@ impl Ledger {
         let total = self.total_skipped.fetch_add(1, Ordering::Relaxed) + 1;
         if most.is_some_and(|most| total > most) {
             let hint = "raise the number after `skip:`, or get the source again";
-            let message = format!("{total} records are damaged, more than may be skipped; the last is {place}");
+            let message =
+                format!("{total} records are damaged, more than may be skipped; the last is {place}");
             return Err(reason.context(Hinted::new(message, hint)));
         }
         // The first ones are told; the number of all is in the manifest.
@@ -158,7 +164,8 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     let (builder, sources) = (Arc::clone(&plan.builder), Arc::clone(&plan.sources));
     let shards = Arc::new(plan.shards);
     let graph = {
-        let (ledger, collected, encode_meter) = (Arc::clone(&ledger), collected.clone(), Arc::clone(&encode_meter));
+        let (ledger, collected, encode_meter) =
+            (Arc::clone(&ledger), collected.clone(), Arc::clone(&encode_meter));
         let spec = spec.clone();
         let num_shards = plan.num_shards.clone();
         move |pipeline: &prep_dataflow::Pipeline<'_>| {
@@ -172,10 +179,15 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
                 ledger: Arc::clone(&ledger),
                 meter: Arc::clone(&encode_meter),
                 example: spec.features.encoder(),
-                hashers: spec.splits.iter().map(|split| KeyHasher::new(&split.name)).collect(),
+                hashers: spec
+                    .splits
+                    .iter()
+                    .map(|split| KeyHasher::new(&split.name))
+                    .collect(),
                 buffer: Vec::new(),
             };
-            let (plan_totals, plan_spec, plan_shards) = (Arc::clone(&totals), spec.clone(), num_shards.clone());
+            let (plan_totals, plan_spec, plan_shards) =
+                (Arc::clone(&totals), spec.clone(), num_shards.clone());
             let (encode_meter, write_meter) = (Arc::clone(&encode_meter), Arc::clone(&write_meter));
             let cut = move |totals: &[SplitTotals]| {
                 encode_meter.finish();
@@ -186,7 +198,9 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
             pipeline
                 .source("read", (0..num_inputs).collect(), open)
                 .rebalance()
-                .try_flat_map("encode", move |raw: Raw| encoder.encode(&raw).map_err(Carried::boxed))
+                .try_flat_map("encode", move |raw: Raw| {
+                    encoder.encode(&raw).map_err(Carried::boxed)
+                })
                 .sort("sort", SortOptions::new(num_splits as u32))
                 .write_shards("write", cut, SharedShards(Arc::clone(&shards)))
                 .collect(&collected);
@@ -221,7 +235,11 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     Ok(Finished {
         shards: written.into_iter().map(|written| written.summary).collect(),
         found,
-        skipped: ledger.skipped.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
+        skipped: ledger
+            .skipped
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .collect(),
         class_names,
         peak_held_bytes: progress.peak_held_bytes(),
         spilled_bytes: progress.spilled_bytes(),
@@ -280,9 +298,15 @@ fn translate(error: Error, ledger: &Ledger, spec: &crate::builder::DatasetSpec) 
                 let (part, record) = prep_dataflow::split_origin(origin);
                 ledger.place(part, record)
             });
-            let split = spec.splits.get(split as usize).map_or("?", |split| split.name.as_str());
+            let split = spec
+                .splits
+                .get(split as usize)
+                .map_or("?", |split| split.name.as_str());
             Hinted::new(
-                format!("two examples of split `{split}` have the same key, of hash {}: {first}, and {second}", hex::encode(key)),
+                format!(
+                    "two examples of split `{split}` have the same key, of hash {}: {first}, and {second}",
+                    hex::encode(key)
+                ),
                 "each example needs a key of its own",
             )
             .into()
@@ -304,7 +328,11 @@ struct Encoder {
 impl Encoder {
     fn encode(&mut self, raw: &Raw) -> Result<Option<Record>> {
         let Some(hasher) = self.hashers.get(raw.split) else {
-            bail!("{}: there is no split {}", self.ledger.place(raw.part, raw.record), raw.split);
+            bail!(
+                "{}: there is no split {}",
+                self.ledger.place(raw.part, raw.record),
+                raw.split
+            );
         };
         self.buffer.clear();
         let encoded = self
@@ -333,7 +361,12 @@ struct Reading {
 }
 
 impl Reading {
-    fn start(index: usize, builder: &Arc<dyn Builder>, sources: &Arc<Vec<Source>>, ledger: &Arc<Ledger>) -> Result<Self> {
+    fn start(
+        index: usize,
+        builder: &Arc<dyn Builder>,
+        sources: &Arc<Vec<Source>>,
+        ledger: &Arc<Ledger>,
+    ) -> Result<Self> {
         let (sender, batches) = sync_channel(2);
         let (builder, sources, ledger) = (Arc::clone(builder), Arc::clone(sources), Arc::clone(ledger));
         let read = move || {
@@ -439,16 +472,30 @@ impl OutputSink for Sink<'_> {
 
     fn class_names(&mut self, feature: &str, names: Vec<String>) -> Result<()> {
         let found = self.ledger.features.iter().find(|(name, _)| *name == feature);
-        let Some((_, Feature::ClassLabel { num_classes, names: known })) = found else {
+        let Some((
+            _,
+            Feature::ClassLabel {
+                num_classes,
+                names: known,
+            },
+        )) = found
+        else {
             bail!("there is no class label `{feature}`");
         };
         if names.len() as u64 != *num_classes {
-            bail!("the source names {} classes of `{feature}`; there are {num_classes}", names.len());
+            bail!(
+                "the source names {} classes of `{feature}`; there are {num_classes}",
+                names.len()
+            );
         }
         if names == *known {
             return Ok(());
         }
-        let mut all = self.ledger.class_names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self
+            .ledger
+            .class_names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         all.retain(|(name, _)| name != feature);
         all.push((feature.to_owned(), names));
         all.sort();

@@ -29,7 +29,10 @@ pub(crate) fn write(
     for (name, text) in features.to_files() {
         write_file(&out.join(name), &text)?;
     }
-    write_file(&out.join("dataset_info.json"), &dataset_info(spec, &manifest).to_json())?;
+    write_file(
+        &out.join("dataset_info.json"),
+        &dataset_info(spec, &manifest).to_json(),
+    )?;
     manifest.write(&Location::from_path(out))?;
     Ok(manifest)
 }
@@ -64,7 +67,11 @@ fn manifest(
     let mut hashes = Vec::new();
     let mut splits = Vec::new();
     for (index, split) in spec.splits.iter().enumerate() {
-        let shards: Vec<_> = output.shards.iter().filter(|shard| shard.split as usize == index).collect();
+        let shards: Vec<_> = output
+            .shards
+            .iter()
+            .filter(|shard| shard.split as usize == index)
+            .collect();
         let mut hash = SequenceHash::default();
         for shard in &shards {
             let part = SequenceHash::from_hex(&shard.sequence_hash, shard.records)

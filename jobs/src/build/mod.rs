@@ -30,7 +30,7 @@ use crate::build::publish::{Found, Registry};
 use crate::build::shard::{ShardSummary, Shards};
 use crate::build::staging::Staging;
 use crate::builder::{Builder, DatasetSpec, Source, StartOver};
-use crate::error::Hinted;
+use crate::error::{Cancelled, Hinted};
 use crate::fetch::{self, Checksum, ChecksumThread, FetchOptions, Fetched, Located};
 use crate::monitor::{Monitor, Unit};
 use crate::resources;
@@ -65,7 +65,9 @@ impl OnError {
                 Ok(most) => Ok(Self::Skip(Some(most))),
                 Err(_) => Err(format!("`{most}` is not a number of records")),
             },
-            _ => Err(format!("`{text}` is not a policy; there are `fail`, `skip` and `skip:MAX`")),
+            _ => Err(format!(
+                "`{text}` is not a policy; there are `fail`, `skip` and `skip:MAX`"
+            )),
         }
     }
 }
@@ -297,7 +299,16 @@ pub struct BuildOutcome {
 /// Sources that are missing, damaged or not the builder's; a place that cannot be written or is full; another dataset in this
 /// one's place; a stop by [`Monitor::cancel`]. Staging is kept, and the same request goes on from there.
 pub fn build(request: BuildRequest) -> Result<BuildOutcome> {
-    Build::new(request)?.run()
+    let monitor = Arc::clone(&request.monitor);
+    let result = Build::new(request)?.run();
+    // Whatever failed after a stop failed because of it.
+    result.map_err(|error| {
+        if monitor.is_cancelled() {
+            Cancelled.into()
+        } else {
+            error
+        }
+    })
 }
 
 /// A build on its way.
@@ -363,7 +374,11 @@ impl Build {
             _ => Some(self.locate()?),
         };
         let standing = self.standing(&found, located.as_deref())?;
-        let staging_path = self.registry.data_dir.join(staging::STAGING_FOLDER).join(self.registry.relative());
+        let staging_path = self
+            .registry
+            .data_dir
+            .join(staging::STAGING_FOLDER)
+            .join(self.registry.relative());
         if let (Standing::Same, Found::Registered(manifest)) = (&standing, &found)
             && !staging_path.exists()
         {
@@ -374,8 +389,12 @@ impl Build {
             return self.dry_run(&standing, located.as_deref());
         }
         self.registry.check_writable()?;
-        let staging = Staging::enter(&self.registry.data_dir, &self.registry.relative(), &self.request.monitor)
-            .map_err(|error| self.unwritable(error))?;
+        let staging = Staging::enter(
+            &self.registry.data_dir,
+            &self.registry.relative(),
+            &self.request.monitor,
+        )
+        .map_err(|error| self.unwritable(error))?;
         // Another process may have built it while this one waited; one that was killed may have left the last steps undone.
         let found = self.registry.heal()?;
         let standing = self.standing(&found, located.as_deref())?;
@@ -452,13 +471,20 @@ impl Build {
                 Some(Located::Url(_)) | None => unknown = true,
             }
         }
-        Ok(if unknown { Standing::Unknown } else { Standing::Same })
+        Ok(if unknown {
+            Standing::Unknown
+        } else {
+            Standing::Same
+        })
     }
 
     fn refuse_different(&self, standing: &Standing) -> Result<()> {
         match standing {
             Standing::Different(reason) if !self.request.overwrite => Err(Hinted::new(
-                format!("{} is there already, and {reason}", self.registry.folder.display()),
+                format!(
+                    "{} is there already, and {reason}",
+                    self.registry.folder.display()
+                ),
                 "replace it with `--overwrite`, or give the recipe another version",
             )
             .into()),
@@ -473,19 +499,29 @@ impl Build {
             plan.push(match place {
                 Located::File(path) => format!("read {}", path.display()),
                 Located::Url(url) => {
-                    let size = spec.bytes.map_or("an unknown number of bytes".to_owned(), resources::show_size);
+                    let size = spec
+                        .bytes
+                        .map_or("an unknown number of bytes".to_owned(), resources::show_size);
                     format!("fetch {} ({size})", fetch::shown(url))
                 }
             });
         }
         for split in &self.spec.splits {
-            let shards = split.shards.map_or("as its size asks".to_owned(), |count| count.to_string());
-            plan.push(format!("write split `{}`, shards: {shards}, {}", split.name, self.spec.options));
+            let shards = split
+                .shards
+                .map_or("as its size asks".to_owned(), |count| count.to_string());
+            plan.push(format!(
+                "write split `{}`, shards: {shards}, {}",
+                split.name, self.spec.options
+            ));
         }
         if let Standing::Different(_) = standing {
             plan.push(format!("replace {}", self.registry.folder.display()));
         }
-        plan.push(format!("register it in the catalog {}", self.registry.catalog_name()));
+        plan.push(format!(
+            "register it in the catalog {}",
+            self.registry.catalog_name()
+        ));
         Ok(outcome)
     }
 
@@ -495,21 +531,29 @@ impl Build {
             cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
                 use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
 
-                matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | NotADirectory)
+                matches!(
+                    error.kind(),
+                    PermissionDenied | ReadOnlyFilesystem | NotADirectory
+                )
             })
         });
         if !denied {
             return error;
         }
         let message = format!("{} cannot be written", self.registry.data_dir.display());
-        error.context(Hinted::new(message, "give a folder that can be, with `--data-dir` or `--catalog`"))
+        error.context(Hinted::new(
+            message,
+            "give a folder that can be, with `--data-dir` or `--catalog`",
+        ))
     }
 
     /// Fetches, builds, verifies, publishes.
     fn work(&self, staging: Staging, located: &[Located]) -> Result<BuildOutcome> {
         let request = &self.request;
         let monitor = &request.monitor;
-        let (journal, entries) = staging.prepare(&self.job(located)?).map_err(|error| self.unwritable(error))?;
+        let (journal, entries) = staging
+            .prepare(&self.job(located)?)
+            .map_err(|error| self.unwritable(error))?;
         let journal = Arc::new(journal);
         self.check_room(&staging, located)?;
 
@@ -570,11 +614,20 @@ impl Build {
                     let shown = path.display();
                     let file = std::fs::metadata(path).with_context(|| format!("could not read {shown}"))?;
                     let (seconds, nanoseconds) = (file.mtime(), file.mtime_nsec());
-                    format!("{shown}, {} bytes, {seconds}.{nanoseconds:09}, inode {}", file.len(), file.ino())
+                    format!(
+                        "{shown}, {} bytes, {seconds}.{nanoseconds:09}, inode {}",
+                        file.len(),
+                        file.ino()
+                    )
                 }
             });
         }
-        let pins: Vec<Option<String>> = self.spec.sources.iter().map(|source| source.sha256.map(hex::encode)).collect();
+        let pins: Vec<Option<String>> = self
+            .spec
+            .sources
+            .iter()
+            .map(|source| source.sha256.map(hex::encode))
+            .collect();
         let job = serde_json::json!({
             "format": 1,
             "recipe_sha256": self.recipe_sha256,
@@ -629,7 +682,11 @@ impl Build {
         }
         // Packed pictures come out about as large as they went in; what is written already takes no more room.
         let written: u64 = folder_bytes(&staging.out());
-        let spill = if sources > self.request.memory_bytes / 4 { sources } else { 0 };
+        let spill = if sources > self.request.memory_bytes / 4 {
+            sources
+        } else {
+            0
+        };
         let least = downloads + (sources / 2).saturating_sub(written);
         let likely = downloads + (sources + sources / 4).saturating_sub(written) + spill;
         let free = resources::free_bytes(staging.root())?;
@@ -637,16 +694,27 @@ impl Build {
         let show = resources::show_size;
         if free < least {
             return Err(Hinted::new(
-                format!("not enough room at {place}: about {} are needed, {} are free", show(likely), show(free)),
+                format!(
+                    "not enough room at {place}: about {} are needed, {} are free",
+                    show(likely),
+                    show(free)
+                ),
                 "free some space, or give another place with `--data-dir`",
             )
             .into());
         }
         if free < likely {
-            let text = format!("there may not be enough room at {place}: about {} are needed, {} are free", show(likely), show(free));
+            let text = format!(
+                "there may not be enough room at {place}: about {} are needed, {} are free",
+                show(likely),
+                show(free)
+            );
             self.request.monitor.warn(text);
         } else if unknown {
-            let text = format!("the sizes of some sources are not known; {} are free at {place}", show(free));
+            let text = format!(
+                "the sizes of some sources are not known; {} are free at {place}",
+                show(free)
+            );
             self.request.monitor.warn(text);
         }
         Ok(())
@@ -658,7 +726,11 @@ impl Build {
             for ((spec, source), sum) in self.spec.sources.iter().zip(fetched).zip(&sums) {
                 if let Err(error) = fetch::compare(spec, &source.path, sum) {
                     // A download that went bad on disk is not to be found again.
-                    if source.path.parent().is_some_and(|parent| parent.ends_with("downloads")) {
+                    if source
+                        .path
+                        .parent()
+                        .is_some_and(|parent| parent.ends_with("downloads"))
+                    {
                         let _ = std::fs::remove_file(&source.path);
                     }
                     return Err(error);
@@ -685,7 +757,13 @@ impl Build {
             let meter = monitor.stage("read", Unit::Bytes, Some(total));
             let source = |source: &Fetched| {
                 let (meter, monitor) = (Arc::clone(&meter), Arc::clone(monitor));
-                Source::new(source.name.clone(), source.path.clone(), source.bytes, meter, monitor)
+                Source::new(
+                    source.name.clone(),
+                    source.path.clone(),
+                    source.bytes,
+                    meter,
+                    monitor,
+                )
             };
             let write_meter = monitor.stage("write", Unit::Examples, None);
             let shards = Shards {
@@ -712,7 +790,9 @@ impl Build {
             meter.finish();
             write_meter.finish();
             match result {
-                Err(error) if restarts < MOST_RESTARTS && error.is::<StartOver>() => {
+                Err(error)
+                    if restarts < MOST_RESTARTS && crate::error::find::<StartOver>(&error).is_some() =>
+                {
                     restarts += 1;
                     monitor.note(format!("{error}; reading again"));
                 }
@@ -750,7 +830,11 @@ impl Build {
         let monitor = &self.request.monitor;
         let out = staging.out();
         let manifest = info::write(&self.spec, &self.recipe_sha256, fetched, sums, &output, &out)?;
-        let meter = monitor.stage("verify", Unit::Bytes, Some(output.shards.iter().map(|shard| shard.file_bytes).sum()));
+        let meter = monitor.stage(
+            "verify",
+            Unit::Bytes,
+            Some(output.shards.iter().map(|shard| shard.file_bytes).sum()),
+        );
         verify::verify(&out, &output.shards, self.request.workers, &meter, monitor)?;
         meter.finish();
         // From here on a stop would only leave work for the next run.
@@ -779,12 +863,22 @@ impl Build {
 
     /// The same for a version that is there.
     fn unchecked_of(&self, manifest: &Manifest) -> Vec<String> {
-        let other = |(spec, there): (&crate::builder::SourceSpec, &prep_catalog::manifest::SourceManifest)| {
+        let other = |(spec, there): (
+            &crate::builder::SourceSpec,
+            &prep_catalog::manifest::SourceManifest,
+        )| {
             let differs = spec.bytes.is_some_and(|bytes| bytes != there.bytes)
-                || spec.sha256.is_some_and(|sha256| hex::encode(sha256) != there.sha256);
+                || spec
+                    .sha256
+                    .is_some_and(|sha256| hex::encode(sha256) != there.sha256);
             differs.then(|| spec.name.clone())
         };
-        self.spec.sources.iter().zip(&manifest.sources).filter_map(other).collect()
+        self.spec
+            .sources
+            .iter()
+            .zip(&manifest.sources)
+            .filter_map(other)
+            .collect()
     }
 
     fn outcome(&self, status: Status, manifest: &Manifest) -> BuildOutcome {
@@ -872,7 +966,8 @@ fn identity(spec: &DatasetSpec, builder: &str) -> String {
 }
 
 fn named(fetched: &[Fetched], sums: &[Checksum]) -> Vec<(String, u64, String)> {
-    let name = |(source, sum): (&Fetched, &Checksum)| (source.name.clone(), sum.bytes, hex::encode(sum.sha256));
+    let name =
+        |(source, sum): (&Fetched, &Checksum)| (source.name.clone(), sum.bytes, hex::encode(sum.sha256));
     fetched.iter().zip(sums).map(name).collect()
 }
 
@@ -891,8 +986,11 @@ fn resume(staging: &Staging, entries: &[Entry], num_splits: usize) -> Option<(Ou
         for index in 0..*count {
             let shard = entries.iter().rev().find_map(|entry| match entry {
                 Entry::Shard(shard)
-                    if (u64::from(shard.index), shard.split as usize, u64::from(shard.num_shards))
-                        == (index, split, *count) =>
+                    if (
+                        u64::from(shard.index),
+                        shard.split as usize,
+                        u64::from(shard.num_shards),
+                    ) == (index, split, *count) =>
                 {
                     Some(shard)
                 }
@@ -920,14 +1018,19 @@ fn folder_bytes(folder: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return 0;
     };
-    entries.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len())).sum()
+    entries
+        .filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()))
+        .sum()
 }
 
 /// Says where the disk is full, and how full.
 fn explain_full_disk(error: anyhow::Error, data_dir: &Path) -> anyhow::Error {
     let full = error.chain().any(|cause| {
         cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
-            matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+            matches!(
+                error.kind(),
+                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
+            )
         })
     });
     if !full {

@@ -84,11 +84,16 @@ impl Registry {
             return Ok(());
         };
         let path = absolute(&path)?;
-        let there = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(&path);
+        let there = path
+            .ancestors()
+            .find(|ancestor| ancestor.exists())
+            .unwrap_or(&path);
         rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
             let message = format!("the catalog {} cannot be written", path.display());
-            anyhow::Error::new(std::io::Error::from(error))
-                .context(Hinted::new(message, "give one that can be, with `--catalog` or $PREP_CATALOG"))
+            anyhow::Error::new(std::io::Error::from(error)).context(Hinted::new(
+                message,
+                "give one that can be, with `--catalog` or $PREP_CATALOG",
+            ))
         })
     }
 
@@ -98,7 +103,9 @@ impl Registry {
 
         match self.catalog.resolve(&self.version) {
             Ok(resolved) => return Ok(Found::Registered(resolved.manifest)),
-            Err(Error::UnknownDataset { .. } | Error::UnknownConfig { .. } | Error::UnknownVersion { .. }) => {}
+            Err(
+                Error::UnknownDataset { .. } | Error::UnknownConfig { .. } | Error::UnknownVersion { .. },
+            ) => {}
             // Registered, but the data are gone: then they are built again.
             Err(Error::Data { .. }) if !self.folder.exists() => {}
             Err(Error::Data { reason, .. }) => {
@@ -155,7 +162,8 @@ impl Registry {
         remove_strangers(out, manifest)?;
         store::sync_folder(out)?;
         let parent = self.folder.parent().unwrap_or(&self.data_dir);
-        std::fs::create_dir_all(parent).with_context(|| format!("could not make the folder {}", parent.display()))?;
+        std::fs::create_dir_all(parent)
+            .with_context(|| format!("could not make the folder {}", parent.display()))?;
         sync_up_to(parent, &self.data_dir)?;
         if std::fs::symlink_metadata(&self.folder).is_err() {
             store::rename_without_replacing(out, &self.folder)?;
@@ -187,7 +195,9 @@ impl Registry {
             build = build.staged(Location::from_path(staged));
         }
         if !unchecked.is_empty() {
-            build = build.flag("checksum", "skipped").flag("unchecked_sources", &unchecked.join(", "));
+            build = build
+                .flag("checksum", "skipped")
+                .flag("unchecked_sources", &unchecked.join(", "));
         }
         Ok(self.catalog.commit_build(&build).map_err(hinted)?.log_number)
     }
@@ -219,7 +229,8 @@ fn remove_strangers(out: &Path, manifest: &Manifest) -> Result<()> {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         if name.contains(".array_record-") && !shards.contains(name.as_ref()) {
-            std::fs::remove_file(entry.path()).with_context(|| format!("could not remove {}", entry.path().display()))?;
+            std::fs::remove_file(entry.path())
+                .with_context(|| format!("could not remove {}", entry.path().display()))?;
         }
     }
     Ok(())

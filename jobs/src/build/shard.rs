@@ -89,8 +89,8 @@ impl Shards {
         let name = shard_file_name(&self.dataset, split, shard.index.into(), shard.num_shards.into());
         let path = self.folder.join(&name);
         let file = Pipe::create(&path)?;
-        let writer =
-            Writer::new(file, self.options.clone()).with_context(|| format!("could not write {}", path.display()))?;
+        let writer = Writer::new(file, self.options.clone())
+            .with_context(|| format!("could not write {}", path.display()))?;
         let totals = self.totals(shard);
         Ok(ShardFile {
             writer,
@@ -138,7 +138,8 @@ impl ShardSink for Shards {
         };
         // The last entry counts: a shard may have been written more than once.
         let found = self.finished.iter().rev().find(same).filter(|summary| {
-            std::fs::metadata(self.folder.join(&summary.path)).is_ok_and(|file| file.len() == summary.file_bytes)
+            std::fs::metadata(self.folder.join(&summary.path))
+                .is_ok_and(|file| file.len() == summary.file_bytes)
         });
         if let Some(summary) = found {
             self.meter.add(summary.records);
@@ -164,8 +165,13 @@ pub(crate) struct ShardFile {
 impl ShardFile {
     fn complete(mut self) -> Result<ShardSummary> {
         let shown = self.path.display().to_string();
-        let pipe = self.writer.finish().with_context(|| format!("could not write {shown}"))?;
-        let written = pipe.finish().with_context(|| format!("could not write {shown}"))?;
+        let pipe = self
+            .writer
+            .finish()
+            .with_context(|| format!("could not write {shown}"))?;
+        let written = pipe
+            .finish()
+            .with_context(|| format!("could not write {shown}"))?;
         self.meter.add(self.unreported);
         self.summary.file_bytes = written.bytes;
         self.summary.sha256 = hex::encode(written.sha256);
@@ -249,9 +255,15 @@ impl Pipe {
 
     /// Hands the buffer over, and takes a used one for it.
     fn send(&mut self) -> io::Result<()> {
-        let spare = self.spare.try_recv().unwrap_or_else(|_| Vec::with_capacity(CHUNK_BYTES));
+        let spare = self
+            .spare
+            .try_recv()
+            .unwrap_or_else(|_| Vec::with_capacity(CHUNK_BYTES));
         let full = std::mem::replace(&mut self.buffer, spare);
-        let sent = self.sender.as_ref().is_some_and(|sender| sender.send(full).is_ok());
+        let sent = self
+            .sender
+            .as_ref()
+            .is_some_and(|sender| sender.send(full).is_ok());
         if sent {
             return Ok(());
         }
@@ -302,7 +314,11 @@ impl Drop for Pipe {
     }
 }
 
-fn write_file(mut file: &File, chunks: &Receiver<Vec<u8>>, give_back: &Sender<Vec<u8>>) -> io::Result<WrittenFile> {
+fn write_file(
+    mut file: &File,
+    chunks: &Receiver<Vec<u8>>,
+    give_back: &Sender<Vec<u8>>,
+) -> io::Result<WrittenFile> {
     let mut sha256 = Sha256::new();
     let mut crc = crc_fast::Digest::new(CRC);
     let mut bytes = 0u64;
@@ -342,11 +358,13 @@ fn write_file(mut file: &File, chunks: &Receiver<Vec<u8>>, give_back: &Sender<Ve
 fn start_early(file: &File) -> io::Result<(SyncSender<()>, JoinHandle<()>)> {
     let file = file.try_clone()?;
     let (sender, receiver) = sync_channel(1);
-    let thread = std::thread::Builder::new().name("shard sync".to_owned()).spawn(move || {
-        while receiver.recv().is_ok() {
-            let _ = file.sync_data();
-        }
-    })?;
+    let thread = std::thread::Builder::new()
+        .name("shard sync".to_owned())
+        .spawn(move || {
+            while receiver.recv().is_ok() {
+                let _ = file.sync_data();
+            }
+        })?;
     Ok((sender, thread))
 }
 
@@ -375,6 +393,9 @@ mod tests {
         // Linux has a device that is always full.
         let mut pipe = Pipe::create(Path::new("/dev/full")).unwrap();
         let result = (0..10).try_for_each(|_| pipe.write_all(&[0; CHUNK_BYTES]));
-        assert_eq!(result.unwrap_err().raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+        assert_eq!(
+            result.unwrap_err().raw_os_error(),
+            Some(rustix::io::Errno::NOSPC.raw_os_error())
+        );
     }
 }

@@ -44,28 +44,41 @@ impl Staging {
         let mut told = false;
         loop {
             monitor.check()?;
-            std::fs::create_dir_all(&root).with_context(|| format!("could not make the folder {}", root.display()))?;
-            let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+            std::fs::create_dir_all(&root)
+                .with_context(|| format!("could not make the folder {}", root.display()))?;
+            let opened = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path);
             let lock = match opened {
                 Ok(lock) => lock,
                 // Another process has just finished and removed the folder.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(error) => {
-                    return Err(anyhow::Error::new(error).context(format!("could not open {}", path.display())));
+                    return Err(
+                        anyhow::Error::new(error).context(format!("could not open {}", path.display()))
+                    );
                 }
             };
             match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) => {
                     if !told {
-                        monitor.note(format!("another process is building this; waiting for {}", path.display()));
+                        monitor.note(format!(
+                            "another process is building this; waiting for {}",
+                            path.display()
+                        ));
                         told = true;
                     }
                     std::thread::sleep(Duration::from_millis(50));
                     continue;
                 }
                 Err(error) => {
-                    return Err(anyhow::Error::new(error).context(format!("could not lock {}", path.display())));
+                    return Err(
+                        anyhow::Error::new(error).context(format!("could not lock {}", path.display()))
+                    );
                 }
             }
             // The lock of a folder that was removed meanwhile locks nothing.
@@ -74,7 +87,11 @@ impl Staging {
                 _ => false,
             };
             if same {
-                return Ok(Self { root, top, _lock: lock });
+                return Ok(Self {
+                    root,
+                    top,
+                    _lock: lock,
+                });
             }
         }
     }
@@ -104,7 +121,8 @@ impl Staging {
 
     /// Throws away everything but the lock.
     pub(crate) fn discard(&self) -> Result<()> {
-        let entries = std::fs::read_dir(&self.root).with_context(|| format!("could not list {}", self.root.display()))?;
+        let entries = std::fs::read_dir(&self.root)
+            .with_context(|| format!("could not list {}", self.root.display()))?;
         for entry in entries {
             let entry = entry.with_context(|| format!("could not list {}", self.root.display()))?;
             let path = entry.path();
@@ -126,14 +144,21 @@ impl Staging {
         let out = self.out();
         let shown = out.display();
         std::fs::remove_dir_all(&out)
-            .or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+            .or_else(|error| {
+                if error.kind() == std::io::ErrorKind::NotFound {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            })
             .and_then(|()| std::fs::create_dir_all(&out))
             .with_context(|| format!("could not empty {shown}"))
     }
 
     /// Removes the staging folder, and the folders above it that are empty then.
     pub(crate) fn remove(self) -> Result<()> {
-        std::fs::remove_dir_all(&self.root).with_context(|| format!("could not remove {}", self.root.display()))?;
+        std::fs::remove_dir_all(&self.root)
+            .with_context(|| format!("could not remove {}", self.root.display()))?;
         let mut folder = self.root.as_path();
         while let Some(parent) = folder.parent().filter(|_| folder != self.top) {
             // Not empty: somebody else's staging.
@@ -195,7 +220,10 @@ mod tests {
         assert_eq!(names(&staging.downloads()), ["x"]);
         staging.prepare("two").unwrap();
         assert!(names(&staging.downloads()).is_empty());
-        assert_eq!(names(staging.root()), ["downloads", "job.json", "journal.jsonl", "lock", "out", "spill"]);
+        assert_eq!(
+            names(staging.root()),
+            ["downloads", "job.json", "journal.jsonl", "lock", "out", "spill"]
+        );
     }
 
     #[test]

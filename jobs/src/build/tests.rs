@@ -16,7 +16,6 @@ use prep_testing::{Golden, assert_same_folder, folder_digest, source_folder};
 
 use super::*;
 use crate::builder::{Input, Raw, SourceSpec};
-use crate::error::Cancelled;
 use crate::readers::RecipeBuilder;
 use crate::recipe::{builtin, parse};
 
@@ -79,7 +78,11 @@ fn records(folder: &Path, split: &str) -> Vec<Vec<u8>> {
     let mut names: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.to_str().unwrap().contains(&format!("-{split}.array_record-")))
+        .filter(|path| {
+            path.to_str()
+                .unwrap()
+                .contains(&format!("-{split}.array_record-"))
+        })
         .collect();
     names.sort();
     let mut records = Vec::new();
@@ -119,8 +122,9 @@ fn pixels_sha256(file: &[u8]) -> String {
 }
 
 fn hint(error: &anyhow::Error) -> String {
-    let found = error.chain().find_map(|cause| cause.downcast_ref::<Hinted>());
-    found.map(|hinted| hinted.hint.clone()).unwrap_or_default()
+    crate::error::find::<Hinted>(error)
+        .map(|hinted| hinted.hint.clone())
+        .unwrap_or_default()
 }
 
 /// Builds, and expects an error whose chain has all of these texts; the catalog stays as it was.
@@ -143,7 +147,10 @@ fn what_is_built_is_what_tfds_builds() {
         let home = Home::new();
         let golden = Golden::load(dataset);
         let outcome = build(home.builtin(dataset, &source_folder(dataset))).unwrap();
-        assert_eq!((outcome.status, &outcome.version), (Status::Built, &golden.version));
+        assert_eq!(
+            (outcome.status, &outcome.version),
+            (Status::Built, &golden.version)
+        );
         let folder = home.data(dataset, &golden.version);
         for (name, text) in &golden.files {
             let ours = std::fs::read_to_string(folder.join(name)).unwrap();
@@ -155,12 +162,22 @@ fn what_is_built_is_what_tfds_builds() {
             assert_eq!(blind(&ours), blind(text), "{dataset}, {name}");
         }
         for (split, wanted) in &golden.splits {
-            assert!(wanted.shards.iter().all(|shard| folder.join(&shard.path).exists()));
+            assert!(
+                wanted
+                    .shards
+                    .iter()
+                    .all(|shard| folder.join(&shard.path).exists())
+            );
             let found = records(&folder, split);
             assert_eq!(found.len(), wanted.positions.len());
             for (record, wanted) in found.iter().zip(&wanted.positions) {
                 let view = ExampleView::parse(record).unwrap();
-                assert_eq!(pixels_sha256(bytes_of(&view, "image")), wanted.sha256, "{dataset}, key {}", wanted.key);
+                assert_eq!(
+                    pixels_sha256(bytes_of(&view, "image")),
+                    wanted.sha256,
+                    "{dataset}, key {}",
+                    wanted.key
+                );
                 assert_eq!(int_of(&view, "label"), wanted.label);
                 if let Some(id) = &wanted.id {
                     assert_eq!(bytes_of(&view, "id"), id.as_bytes());
@@ -194,7 +211,10 @@ fn a_second_build_is_up_to_date_and_writes_nothing() {
     let before = folder_digest(home.folder.path());
     let outcome = build(home.cifar10()).unwrap();
     assert_eq!(outcome.status, Status::UpToDate);
-    assert_eq!(outcome.splits[0].examples, Golden::load("cifar10").length("train"));
+    assert_eq!(
+        outcome.splits[0].examples,
+        Golden::load("cifar10").length("train")
+    );
     assert_eq!(folder_digest(home.folder.path()), before);
 }
 
@@ -203,7 +223,11 @@ fn something_different_is_refused_and_replaced_only_when_asked() {
     let home = Home::new();
     build(home.cifar10()).unwrap();
     let before = folder_digest(home.data("cifar10", "3.0.2"));
-    let error = assert_fails(&home, home.cifar10().shards(2), &["is there already", "other output options"]);
+    let error = assert_fails(
+        &home,
+        home.cifar10().shards(2),
+        &["is there already", "other output options"],
+    );
     assert!(hint(&error).contains("--overwrite"));
     assert_eq!(folder_digest(home.data("cifar10", "3.0.2")), before);
     assert!(!home.has_staging());
@@ -216,7 +240,10 @@ fn something_different_is_refused_and_replaced_only_when_asked() {
     build(fresh.cifar10().shards(2)).unwrap();
     assert_same_folder(home.data("cifar10", "3.0.2"), fresh.data("cifar10", "3.0.2"));
     // Asking again with the flag changes nothing.
-    assert_eq!(build(home.cifar10().shards(2).overwrite(true)).unwrap().status, Status::UpToDate);
+    assert_eq!(
+        build(home.cifar10().shards(2).overwrite(true)).unwrap().status,
+        Status::UpToDate
+    );
 }
 
 #[test]
@@ -233,7 +260,11 @@ fn other_bytes_in_a_source_make_another_dataset() {
         }
         true
     });
-    assert_fails(&home, home.builtin("cifar10", folder.path()), &["was built from another", ARCHIVE]);
+    assert_fails(
+        &home,
+        home.builtin("cifar10", folder.path()),
+        &["was built from another", ARCHIVE],
+    );
 }
 
 #[test]
@@ -251,20 +282,28 @@ fn a_folder_that_is_not_ours_is_left_alone() {
 #[test]
 fn a_source_that_is_not_the_recipes_is_refused() {
     let home = Home::new();
-    let error = assert_fails(&home, home.cifar10().check_sums(true), &["598197 bytes", "170052171"]);
+    let error = assert_fails(
+        &home,
+        home.cifar10().check_sums(true),
+        &["598197 bytes", "170052171"],
+    );
     assert!(hint(&error).contains("--no-checksum"));
     // Taken on request, and the catalog says so; the files do not.
     let outcome = build(home.cifar10()).unwrap();
     assert_eq!(outcome.unchecked, [ARCHIVE]);
-    assert_eq!(home.resolve("cifar10").unwrap().record.flags["checksum"], "skipped");
+    assert_eq!(
+        home.resolve("cifar10").unwrap().record.flags["checksum"],
+        "skipped"
+    );
 }
 
 /// CIFAR-10's recipe with this size and hash.
 fn pinned(bytes: u64, sha256: &str) -> RecipeBuilder {
     let text = builtin::text("cifar10").unwrap();
-    let text = text
-        .replace("170052171", &bytes.to_string())
-        .replace("c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd", sha256);
+    let text = text.replace("170052171", &bytes.to_string()).replace(
+        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        sha256,
+    );
     RecipeBuilder::new(parse("cifar10", &text, Path::new("")).unwrap())
 }
 
@@ -282,7 +321,11 @@ fn a_wrong_checksum_is_told_before_what_it_led_to() {
         bytes[at] ^= 0xff;
         std::fs::write(folder.path().join(ARCHIVE), &bytes).unwrap();
         let request = home.with(pinned(length, &right)).from(from.clone());
-        assert_fails(&home, request, &["has the SHA-256", &right, &hex::encode(Sha256::digest(&bytes))]);
+        assert_fails(
+            &home,
+            request,
+            &["has the SHA-256", &right, &hex::encode(Sha256::digest(&bytes))],
+        );
         bytes[at] ^= 0xff;
     }
     assert!(!home.data("cifar10", "3.0.2").exists());
@@ -295,7 +338,11 @@ fn a_wrong_checksum_is_told_before_what_it_led_to() {
 /// A folder with CIFAR-10's small archive, changed.
 fn changed(change: impl FnMut(&mut String, &mut Vec<u8>) -> bool) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    change_tar_gz(source_folder("cifar10").join(ARCHIVE), folder.path().join(ARCHIVE), change);
+    change_tar_gz(
+        source_folder("cifar10").join(ARCHIVE),
+        folder.path().join(ARCHIVE),
+        change,
+    );
     folder
 }
 
@@ -303,7 +350,11 @@ fn changed(change: impl FnMut(&mut String, &mut Vec<u8>) -> bool) -> tempfile::T
 fn archives_with_faults_are_refused_with_their_place() {
     let home = Home::new();
     let missing = changed(|name, _| !name.ends_with("data_batch_3.bin"));
-    assert_fails(&home, home.builtin("cifar10", missing.path()), &[ARCHIVE, "has no member", "data_batch_3.bin"]);
+    assert_fails(
+        &home,
+        home.builtin("cifar10", missing.path()),
+        &[ARCHIVE, "has no member", "data_batch_3.bin"],
+    );
 
     let odd = changed(|name, content| {
         if name.ends_with("data_batch_4.bin") {
@@ -311,7 +362,11 @@ fn archives_with_faults_are_refused_with_their_place() {
         }
         true
     });
-    let texts = [ARCHIVE, "data_batch_4.bin", "no whole number of records of 3073 bytes"];
+    let texts = [
+        ARCHIVE,
+        "data_batch_4.bin",
+        "no whole number of records of 3073 bytes",
+    ];
     assert_fails(&home, home.builtin("cifar10", odd.path()), &texts);
 
     let label = changed(|name, content| {
@@ -330,7 +385,11 @@ fn archives_with_faults_are_refused_with_their_place() {
         }
         true
     });
-    assert_fails(&home, home.builtin("cifar10", names.path()), &["names 2 classes of `label`"]);
+    assert_fails(
+        &home,
+        home.builtin("cifar10", names.path()),
+        &["names 2 classes of `label`"],
+    );
 
     let cut = tempfile::tempdir().unwrap();
     let whole = std::fs::read(source_folder("cifar10").join(ARCHIVE)).unwrap();
@@ -354,7 +413,11 @@ fn damaged_records_are_left_out_only_on_request() {
         true
     });
     let request = || home.builtin("cifar10", bad.path());
-    assert_fails(&home, request().on_error(OnError::Skip(Some(1))), &["2 records are damaged", "data_batch_1.bin"]);
+    assert_fails(
+        &home,
+        request().on_error(OnError::Skip(Some(1))),
+        &["2 records are damaged", "data_batch_1.bin"],
+    );
     let outcome = build(request().on_error(OnError::Skip(Some(2)))).unwrap();
     let golden = Golden::load("cifar10");
     assert_eq!((outcome.skipped, outcome.splits[0].skipped), (2, 2));
@@ -363,14 +426,22 @@ fn damaged_records_are_left_out_only_on_request() {
     let folder = home.data("cifar10", "3.0.2");
     let ids: Vec<String> = records(&folder, "train")
         .iter()
-        .map(|record| String::from_utf8(bytes_of(&ExampleView::parse(record).unwrap(), "id").to_vec()).unwrap())
+        .map(|record| {
+            String::from_utf8(bytes_of(&ExampleView::parse(record).unwrap(), "id").to_vec()).unwrap()
+        })
         .collect();
-    let kept = golden.splits["train"].positions.iter().filter(|p| p.key != "2" && p.key != "3");
+    let kept = golden.splits["train"]
+        .positions
+        .iter()
+        .filter(|p| p.key != "2" && p.key != "3");
     let wanted: Vec<String> = kept.map(|p| p.id.clone().unwrap()).collect();
     assert_eq!(ids, wanted);
     // What was built with records left out is not what is asked for without.
     assert_fails(&home, request(), &["damaged records left out"]);
-    assert_eq!(build(request().on_error(OnError::Skip(None))).unwrap().status, Status::UpToDate);
+    assert_eq!(
+        build(request().on_error(OnError::Skip(None))).unwrap().status,
+        Status::UpToDate
+    );
 }
 
 #[test]
@@ -405,16 +476,24 @@ fn a_late_surprise_about_sizes_makes_it_start_over() {
     members.sort_by_key(|(name, _)| name.ends_with("data_batch_2.bin"));
     members.last_mut().unwrap().1.truncate(3073 * 41);
     write_tar_gz(folder.path().join(ARCHIVE), &members);
-    let text = builtin::text("cifar10").unwrap().replace("file_records = 10000", "file_records = 60");
+    let text = builtin::text("cifar10")
+        .unwrap()
+        .replace("file_records = 10000", "file_records = 60");
     let from = vec![folder.path().to_str().unwrap().to_owned()];
     let recipe = parse("cifar10", &text, Path::new("")).unwrap();
 
     let home = Home::new();
-    let request = home.with(RecipeBuilder::new(recipe)).from(from.clone()).check_sums(false);
+    let request = home
+        .with(RecipeBuilder::new(recipe))
+        .from(from.clone())
+        .check_sums(false);
     let monitor = Arc::clone(&request.monitor);
     build(request).unwrap();
     let notes = monitor.take_notes();
-    assert!(notes.iter().any(|note| note.text.contains("reading again")), "{notes:?}");
+    assert!(
+        notes.iter().any(|note| note.text.contains("reading again")),
+        "{notes:?}"
+    );
 
     // The usual recipe finds out at the first member, and makes the same.
     let other = Home::new();
@@ -429,8 +508,19 @@ fn a_late_surprise_about_sizes_makes_it_start_over() {
 fn shards_are_as_asked_for_and_not_more_than_examples() {
     let home = Home::new();
     let outcome = build(home.builtin("mnist", &source_folder("mnist")).shards(2)).unwrap();
-    assert_eq!(outcome.splits.iter().map(|split| split.shards).collect::<Vec<_>>(), [2, 2]);
-    assert!(home.data("mnist", "3.0.1").join("mnist-test.array_record-00001-of-00002").exists());
+    assert_eq!(
+        outcome
+            .splits
+            .iter()
+            .map(|split| split.shards)
+            .collect::<Vec<_>>(),
+        [2, 2]
+    );
+    assert!(
+        home.data("mnist", "3.0.1")
+            .join("mnist-test.array_record-00001-of-00002")
+            .exists()
+    );
     let home = Home::new();
     let request = home.builtin("mnist", &source_folder("mnist")).shards(90_000);
     assert_fails(&home, request, &["90000 shards were asked for", "split `"]);
@@ -451,7 +541,10 @@ fn what_was_finished_is_not_done_again() {
     // One shard is damaged in length, and the journal lacks its end: the others are kept.
     let journal = out.parent().unwrap().join("journal.jsonl");
     let text = std::fs::read_to_string(&journal).unwrap();
-    let lines: Vec<&str> = text.lines().filter(|line| !line.contains("\"written\"")).collect();
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.contains("\"written\""))
+        .collect();
     std::fs::write(&journal, format!("{}\n{{\"done\":\"sha", lines.join("\n"))).unwrap();
     std::fs::write(out.join(name(1)), "").unwrap();
     assert_fails(&home, home.cifar10().shards(2), &["could not make the folder"]);
@@ -499,13 +592,18 @@ fn a_kill_between_rename_and_commit_is_healed() {
     std::fs::remove_dir_all(home.path("catalog/log")).unwrap();
     assert!(home.resolve("cifar10").is_err());
     let outcome = build(home.cifar10()).unwrap();
-    assert_eq!((outcome.status, outcome.unchecked.as_slice()), (Status::Built, &[ARCHIVE.to_owned()][..]));
+    assert_eq!(
+        (outcome.status, outcome.unchecked.as_slice()),
+        (Status::Built, &[ARCHIVE.to_owned()][..])
+    );
     assert_eq!(folder_digest(home.data("cifar10", "3.0.2")), before);
     assert!(home.resolve("cifar10").is_ok());
     assert!(!home.has_staging());
     // A folder that is damaged meanwhile is not registered.
     std::fs::remove_dir_all(home.path("catalog/log")).unwrap();
-    let shard = home.data("cifar10", "3.0.2").join(shard_file_name("cifar10", "test", 0, 1));
+    let shard = home
+        .data("cifar10", "3.0.2")
+        .join(shard_file_name("cifar10", "test", 0, 1));
     let mut bytes = std::fs::read(&shard).unwrap();
     bytes[100] ^= 1;
     std::fs::write(&shard, bytes).unwrap();
@@ -537,19 +635,34 @@ fn an_overwrite_that_dies_leaves_a_version_readable_and_is_healed() {
     let out = before_the_exchange(&home);
     let resolved = home.resolve("cifar10").unwrap();
     assert!(resolved.is_staged);
-    assert_eq!(resolved.folder.as_path().unwrap().canonicalize().unwrap(), out.canonicalize().unwrap());
+    assert_eq!(
+        resolved.folder.as_path().unwrap().canonicalize().unwrap(),
+        out.canonicalize().unwrap()
+    );
     // The same command puts things where they belong.
     let outcome = build(home.cifar10().shards(2).overwrite(true)).unwrap();
     assert_eq!(outcome.status, Status::UpToDate);
     assert!(!home.resolve("cifar10").unwrap().is_staged);
-    assert!(home.data("cifar10", "3.0.2").join(shard_file_name("cifar10", "train", 1, 2)).exists());
+    assert!(
+        home.data("cifar10", "3.0.2")
+            .join(shard_file_name("cifar10", "train", 1, 2))
+            .exists()
+    );
     assert!(!home.has_staging());
 
-    // So does another one, which then has its own say.
+    // Another one is refused as ever; or has its own say, and loses nothing meanwhile.
     let home = Home::new();
-    before_the_exchange(&home);
+    let out = before_the_exchange(&home);
     assert_fails(&home, home.cifar10().shards(3), &["is there already"]);
-    assert!(!home.resolve("cifar10").unwrap().is_staged);
+    assert!(out.exists());
+    assert_eq!(
+        build(home.cifar10().shards(3).overwrite(true)).unwrap().status,
+        Status::Built
+    );
+    assert_eq!(
+        home.resolve("cifar10").unwrap().manifest.splits[0].shards.len(),
+        3
+    );
     assert!(!home.has_staging());
 }
 
@@ -566,8 +679,18 @@ fn of_builds_at_the_same_time_one_does_the_work() {
         }
     });
     let statuses = statuses.into_inner().unwrap();
-    assert_eq!(statuses.iter().filter(|status| **status == Status::Built).count(), 1, "{statuses:?}");
-    assert_eq!(statuses.iter().filter(|status| **status == Status::UpToDate).count(), 3);
+    assert_eq!(
+        statuses.iter().filter(|status| **status == Status::Built).count(),
+        1,
+        "{statuses:?}"
+    );
+    assert_eq!(
+        statuses
+            .iter()
+            .filter(|status| **status == Status::UpToDate)
+            .count(),
+        3
+    );
     assert_eq!(home.log_entries("cifar10"), 1);
     assert!(!home.has_staging());
 }
@@ -659,7 +782,11 @@ fn number_files(folder: &Path, texts: &[String]) -> Vec<PathBuf> {
 fn a_builder_in_code_makes_a_dataset_from_many_sources() {
     let home = Home::new();
     let folder = tempfile::tempdir().unwrap();
-    let text = |file: u64| (0..300).map(|i| format!("key{file}/{i} {}\n", file * 1000 + i)).collect();
+    let text = |file: u64| {
+        (0..300)
+            .map(|i| format!("key{file}/{i} {}\n", file * 1000 + i))
+            .collect()
+    };
     let paths = number_files(folder.path(), &(0..5).map(text).collect::<Vec<String>>());
     let outcome = build(home.with(Numbers::new(&paths))).unwrap();
     assert_eq!(outcome.splits[0].examples, 1500);
@@ -675,16 +802,28 @@ fn a_builder_in_code_makes_a_dataset_from_many_sources() {
         .map(|record| int_of(&ExampleView::parse(record).unwrap(), "number"))
         .collect();
     assert_eq!(found, wanted.into_values().collect::<Vec<_>>());
-    assert_eq!(build(home.with(Numbers::new(&paths))).unwrap().status, Status::UpToDate);
+    assert_eq!(
+        build(home.with(Numbers::new(&paths))).unwrap().status,
+        Status::UpToDate
+    );
 }
 
 #[test]
 fn equal_keys_are_an_error_that_names_both() {
     let home = Home::new();
     let folder = tempfile::tempdir().unwrap();
-    let lines = |from: u64| (from..from + 500).map(|i| format!("{i} {i}\n")).collect::<String>();
+    let lines = |from: u64| {
+        (from..from + 500)
+            .map(|i| format!("{i} {i}\n"))
+            .collect::<String>()
+    };
     let paths = number_files(folder.path(), &[lines(0), lines(500) + "17 1\n"]);
-    let texts = ["same key", "split `train`", "0.txt, record 17", "1.txt, record 500"];
+    let texts = [
+        "same key",
+        "split `train`",
+        "0.txt, record 17",
+        "1.txt, record 500",
+    ];
     for workers in [1, 2, 3] {
         assert_fails(&home, home.with(Numbers::new(&paths)).workers(workers), &texts);
     }
@@ -705,7 +844,11 @@ fn a_build_without_examples_is_an_error() {
     let home = Home::new();
     let folder = tempfile::tempdir().unwrap();
     let paths = number_files(folder.path(), &[String::new()]);
-    assert_fails(&home, home.with(Numbers::new(&paths)), &["split `train` has no examples"]);
+    assert_fails(
+        &home,
+        home.with(Numbers::new(&paths)),
+        &["split `train` has no examples"],
+    );
 }
 
 #[test]
@@ -724,7 +867,10 @@ fn a_build_can_be_stopped_while_it_reads() {
     let error = build(request).unwrap_err();
     assert!(error.chain().any(|cause| cause.is::<Cancelled>()), "{error:#}");
     assert_eq!(home.log_entries("numbers"), 0);
-    assert_eq!(build(home.with(Numbers::new(&paths))).unwrap().splits[0].examples, 20_000);
+    assert_eq!(
+        build(home.with(Numbers::new(&paths))).unwrap().splits[0].examples,
+        20_000
+    );
 }
 
 #[test]
@@ -755,7 +901,11 @@ fn sources_are_fetched_once_and_gone_afterwards() {
 fn local_sources_are_neither_changed_nor_copied() {
     let home = Home::new();
     let folder = tempfile::tempdir().unwrap();
-    std::fs::copy(source_folder("cifar10").join(ARCHIVE), folder.path().join(ARCHIVE)).unwrap();
+    std::fs::copy(
+        source_folder("cifar10").join(ARCHIVE),
+        folder.path().join(ARCHIVE),
+    )
+    .unwrap();
     let before = folder_digest(folder.path());
     build(home.builtin("cifar10", folder.path())).unwrap();
     assert_eq!(folder_digest(folder.path()), before);
@@ -766,11 +916,27 @@ fn a_dry_run_writes_nothing() {
     let home = Home::new();
     let outcome = build(home.cifar10().dry_run(true)).unwrap();
     assert_eq!(outcome.status, Status::Planned);
-    assert!(outcome.plan.iter().any(|line| line.starts_with("read ") && line.contains(ARCHIVE)), "{:?}", outcome.plan);
+    assert!(
+        outcome
+            .plan
+            .iter()
+            .any(|line| line.starts_with("read ") && line.contains(ARCHIVE)),
+        "{:?}",
+        outcome.plan
+    );
     assert_eq!(std::fs::read_dir(home.folder.path()).unwrap().count(), 0);
-    let request = home.with(RecipeBuilder::new(builtin::find("mnist").unwrap())).dry_run(true);
+    let request = home
+        .with(RecipeBuilder::new(builtin::find("mnist").unwrap()))
+        .dry_run(true);
     let outcome = build(request).unwrap();
-    assert_eq!(outcome.plan.iter().filter(|line| line.starts_with("fetch https://")).count(), 4);
+    assert_eq!(
+        outcome
+            .plan
+            .iter()
+            .filter(|line| line.starts_with("fetch https://"))
+            .count(),
+        4
+    );
 }
 
 #[test]
@@ -778,9 +944,17 @@ fn a_place_that_cannot_be_written_is_told_before_any_work() {
     let home = Home::new();
     let file = home.path("file");
     std::fs::write(&file, "").unwrap();
-    let error = assert_fails(&home, home.cifar10().data_dir(file.to_str().unwrap()), &["file cannot be written"]);
+    let error = assert_fails(
+        &home,
+        home.cifar10().data_dir(file.to_str().unwrap()),
+        &["file cannot be written"],
+    );
     assert!(hint(&error).contains("--data-dir"));
-    let error = assert_fails(&home, home.cifar10().data_dir("s3://bucket/data"), &["not a local folder"]);
+    let error = assert_fails(
+        &home,
+        home.cifar10().data_dir("s3://bucket/data"),
+        &["not a local folder"],
+    );
     assert!(hint(&error).is_empty());
 }
 

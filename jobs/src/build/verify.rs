@@ -15,7 +15,13 @@ use crate::monitor::{Meter, Monitor};
 /// Checks that each shard holds the bytes that were written to it, and opens as an ArrayRecord file of as many records.
 ///
 /// Reads every file once, from the page cache as a rule: the checksum runs at tens of GB/s, which SHA-256 does not.
-pub(crate) fn verify(folder: &Path, shards: &[ShardSummary], threads: usize, meter: &Meter, monitor: &Monitor) -> Result<()> {
+pub(crate) fn verify(
+    folder: &Path,
+    shards: &[ShardSummary],
+    threads: usize,
+    meter: &Meter,
+    monitor: &Monitor,
+) -> Result<()> {
     let next = AtomicUsize::new(0);
     let failure = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -23,7 +29,10 @@ pub(crate) fn verify(folder: &Path, shards: &[ShardSummary], threads: usize, met
             scope.spawn(|| {
                 while let Some(shard) = shards.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Err(error) = verify_shard(folder, shard, meter, monitor) {
-                        failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                        failure
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .get_or_insert(error);
                         next.store(shards.len(), Ordering::Relaxed);
                     }
                 }
@@ -45,7 +54,9 @@ fn verify_shard(folder: &Path, shard: &ShardSummary, meter: &Meter, monitor: &Mo
     let mut bytes = 0;
     loop {
         monitor.check()?;
-        let count = file.read(&mut buffer).with_context(|| format!("could not read {shown}"))?;
+        let count = file
+            .read(&mut buffer)
+            .with_context(|| format!("could not read {shown}"))?;
         if count == 0 {
             break;
         }
@@ -58,11 +69,18 @@ fn verify_shard(folder: &Path, shard: &ShardSummary, meter: &Meter, monitor: &Mo
     }
     let crc = crc.finalize();
     if crc != shard.crc64 {
-        bail!("{shown} does not hold what was written to it: its CRC-64 is {crc:#018x}, of what was written {:#018x}", shard.crc64);
+        bail!(
+            "{shown} does not hold what was written to it: its CRC-64 is {crc:#018x}, of what was written {:#018x}",
+            shard.crc64
+        );
     }
     let reader = Reader::open(&path).with_context(|| format!("could not read {shown} back"))?;
     if reader.num_records() != shard.records {
-        bail!("{shown} has {} records; {} were written", reader.num_records(), shard.records);
+        bail!(
+            "{shown} has {} records; {} were written",
+            reader.num_records(),
+            shard.records
+        );
     }
     Ok(())
 }

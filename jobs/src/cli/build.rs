@@ -85,7 +85,8 @@ pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
         };
         let report = with_stages(report, &monitor);
         let text = format!("{report:#}\n");
-        std::fs::write(path, text).with_context(|| format!("could not write the report {}", path.display()))?;
+        std::fs::write(path, text)
+            .with_context(|| format!("could not write the report {}", path.display()))?;
     }
     let outcome = result.map_err(|error| explain(error, &name))?;
     if args.json {
@@ -95,7 +96,11 @@ pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
     } else if !global.quiet {
         writeln!(io::stdout(), "{}", summary(&outcome))?;
     }
-    Ok(if outcome.skipped > 0 && outcome.status == Status::Built { Outcome::Skipped } else { Outcome::Done })
+    Ok(if outcome.skipped > 0 && outcome.status == Status::Built {
+        Outcome::Skipped
+    } else {
+        Outcome::Done
+    })
 }
 
 /// The request that the flags make.
@@ -103,7 +108,8 @@ fn request(args: &Build) -> Result<BuildRequest> {
     let usage = |text: String| anyhow::Error::new(Usage(text));
     let memory = args.memory.as_deref().map(parse_size).transpose();
     let memory = memory.map_err(|reason| usage(format!("`--memory`: {reason}")))?;
-    let on_error = OnError::parse(&args.on_error).map_err(|reason| usage(format!("`--on-error`: {reason}")))?;
+    let on_error =
+        OnError::parse(&args.on_error).map_err(|reason| usage(format!("`--on-error`: {reason}")))?;
     if args.workers.is_some_and(|workers| !(1..=1024).contains(&workers)) {
         return Err(usage("`--workers` is out of range: 1 to 1024".to_owned()));
     }
@@ -127,7 +133,11 @@ fn request(args: &Build) -> Result<BuildRequest> {
 /// A recipe file where the text looks like a path, else a built-in one.
 fn find_recipe(text: &str) -> Result<Recipe> {
     let path = Path::new(text);
-    if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml")) || text.contains(['/', '\\']) {
+    if path
+        .extension()
+        .is_some_and(|end| end.eq_ignore_ascii_case("toml"))
+        || text.contains(['/', '\\'])
+    {
         return Ok(recipe::read(path)?);
     }
     builtin::find(text).map_err(|unknown| {
@@ -151,7 +161,7 @@ fn stop_on_signals(monitor: &Arc<Monitor>) -> Result<()> {
 }
 
 fn explain(error: anyhow::Error, name: &str) -> anyhow::Error {
-    if error.chain().any(|cause| cause.is::<Cancelled>()) {
+    if crate::error::find::<Cancelled>(&error).is_some() {
         let command: Vec<String> = std::env::args().map(|word| quote(&word)).collect();
         return Hinted::new(
             format!("stopped building `{name}`, as asked"),
@@ -213,11 +223,20 @@ fn with_stages(mut report: serde_json::Value, monitor: &Monitor) -> serde_json::
 
 /// `cifar10:3.0.2: train 50000, test 10000 examples in 2 shards, 131.0 MiB, at /data/cifar10/3.0.2`.
 fn summary(outcome: &BuildOutcome) -> String {
-    let config = outcome.config.as_ref().map_or(String::new(), |config| format!("/{config}"));
+    let config = outcome
+        .config
+        .as_ref()
+        .map_or(String::new(), |config| format!("/{config}"));
     let name = format!("{}{config}:{}", outcome.name, outcome.version);
     match outcome.status {
         Status::UpToDate => return format!("{name} is up to date at {}", outcome.path),
-        Status::Planned => return format!("{name} would be built at {}\n{}", outcome.path, outcome.plan.join("\n")),
+        Status::Planned => {
+            return format!(
+                "{name} would be built at {}\n{}",
+                outcome.path,
+                outcome.plan.join("\n")
+            );
+        }
         Status::Built => {}
     }
     let counts: Vec<String> = outcome
@@ -273,7 +292,17 @@ mod tests {
 
     #[test]
     fn flags_reach_the_request() {
-        let request = parse(&["mnist", "--memory", "64M", "--shards", "2", "--on-error", "skip:3", "--no-checksum"]).unwrap();
+        let request = parse(&[
+            "mnist",
+            "--memory",
+            "64M",
+            "--shards",
+            "2",
+            "--on-error",
+            "skip:3",
+            "--no-checksum",
+        ])
+        .unwrap();
         assert_eq!((request.memory_bytes, request.shards), (64 << 20, Some(2)));
         assert_eq!(request.on_error, OnError::Skip(Some(3)));
         assert!(!request.check_sums);
@@ -285,7 +314,12 @@ mod tests {
         assert!(!error.is::<Usage>());
         let hint = &error.downcast_ref::<Hinted>().unwrap().hint;
         assert!(hint.contains("`cifar10`"), "{hint}");
-        assert!(parse(&["no/such.toml"]).unwrap_err().to_string().contains("no/such.toml"));
+        assert!(
+            parse(&["no/such.toml"])
+                .unwrap_err()
+                .to_string()
+                .contains("no/such.toml")
+        );
     }
 
     #[test]

@@ -31,13 +31,11 @@ pub(crate) fn finish(result: anyhow::Result<Outcome>) -> u8 {
     for cause in error.chain().skip(1) {
         text += &format!("  cause: {cause}\n");
     }
-    for cause in error.chain() {
-        if let Some(hinted) = cause.downcast_ref::<Hinted>() {
-            text += &format!("hint: {}\n", hinted.hint);
-        }
+    if let Some(hinted) = crate::error::find::<Hinted>(&error) {
+        text += &format!("hint: {}\n", hinted.hint);
     }
     let _ = io::stderr().write_all(text.as_bytes());
-    if error.chain().any(|cause| cause.is::<Usage>()) {
+    if crate::error::find::<Usage>(&error).is_some() {
         2
     } else {
         1

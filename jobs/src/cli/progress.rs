@@ -89,7 +89,11 @@ fn lines(monitor: &Monitor, over: &AtomicBool) {
     let mut told: HashMap<usize, (Instant, bool)> = HashMap::new();
     each_tick(over, |_| {
         for note in monitor.take_notes() {
-            say(&format!("{}{}", if note.warning { "warning: " } else { "" }, note.text));
+            say(&format!(
+                "{}{}",
+                if note.warning { "warning: " } else { "" },
+                note.text
+            ));
         }
         for (index, stage) in monitor.stages().iter().enumerate() {
             let now = Instant::now();
@@ -118,8 +122,16 @@ fn line(stage: &Stage) -> String {
         Unit::Bytes => "",
         Unit::Examples => " examples",
     };
-    let rate = if seconds > 0.0 { format!(", {}/s", show((stage.done as f64 / seconds) as u64)) } else { String::new() };
-    let took = if stage.finished { format!(" in {seconds:.1} s") } else { String::new() };
+    let rate = if seconds > 0.0 {
+        format!(", {}/s", show((stage.done as f64 / seconds) as u64))
+    } else {
+        String::new()
+    };
+    let took = if stage.finished {
+        format!(" in {seconds:.1} s")
+    } else {
+        String::new()
+    };
     format!("{}: {}{of}{unit}{took}{rate}", stage.name, show(stage.done))
 }
 
@@ -159,7 +171,11 @@ fn bars(monitor: &Monitor, over: &AtomicBool) {
     let mut bars: Vec<(ProgressBar, bool)> = Vec::new();
     each_tick(over, |_| {
         for note in monitor.take_notes() {
-            let _ = all.println(format!("{}{}", if note.warning { "warning: " } else { "" }, note.text));
+            let _ = all.println(format!(
+                "{}{}",
+                if note.warning { "warning: " } else { "" },
+                note.text
+            ));
         }
         for (index, stage) in monitor.stages().iter().enumerate() {
             if index == bars.len() {
@@ -193,7 +209,9 @@ fn bars(monitor: &Monitor, over: &AtomicBool) {
 
 fn style(stage: &Stage) -> ProgressStyle {
     let text = match (stage.unit, stage.total.is_some()) {
-        (Unit::Bytes, true) => "{msg:32} {bar:24} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
+        (Unit::Bytes, true) => {
+            "{msg:32} {bar:24} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}"
+        }
         (Unit::Bytes, false) => "{msg:32} {binary_bytes} {binary_bytes_per_sec}",
         (Unit::Examples, true) => "{msg:32} {bar:24} {human_pos}/{human_len} {per_sec} {eta}",
         (Unit::Examples, false) => "{msg:32} {human_pos} {per_sec}",

@@ -109,5 +109,9 @@ pub(crate) fn compare(spec: &SourceSpec, path: &Path, found: &Checksum) -> Resul
         }
         _ => return Ok(()),
     };
-    Err(Hinted::new(reason, "get the file again, or take this one with `--no-checksum`").into())
+    Err(Hinted::new(
+        reason,
+        "get the file again, or take this one with `--no-checksum`",
+    )
+    .into())
 }

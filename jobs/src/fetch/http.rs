@@ -149,7 +149,14 @@ impl Client {
     ///
     /// # Errors
     /// The server has no such file, sends something else, or gave up on us; the disk is full; the job was stopped.
-    pub fn download(&self, url: &Url, folder: &Path, spec: &SourceSpec, strict: bool, meter: &Meter) -> Result<Fetched> {
+    pub fn download(
+        &self,
+        url: &Url,
+        folder: &Path,
+        spec: &SourceSpec,
+        strict: bool,
+        meter: &Meter,
+    ) -> Result<Fetched> {
         let shown = shown(url);
         let mut part = Part::open(folder, spec, url, &self.monitor)?;
         let mut resumed = part.bytes > 0;
@@ -163,8 +170,10 @@ impl Client {
                     Ok(fetched) => return Ok(fetched),
                     // Joined from pieces, it may be of two files; whole, it cannot.
                     Err(error) if resumed && error.is::<Hinted>() => {
-                        self.monitor
-                            .warn(format!("{}: the resumed download is not the recipe's file; starting it anew", spec.name));
+                        self.monitor.warn(format!(
+                            "{}: the resumed download is not the recipe's file; starting it anew",
+                            spec.name
+                        ));
                         resumed = false;
                         part = Part::open(folder, spec, url, &self.monitor)?;
                         continue;
@@ -188,8 +197,10 @@ impl Client {
             }
             resumed |= part.bytes > 0;
             let pause = wait.unwrap_or_else(|| self.pause(failures)).min(LONGEST_PAUSE);
-            self.monitor
-                .warn(format!("{}: {reason}; trying again from byte {}", spec.name, part.bytes));
+            self.monitor.warn(format!(
+                "{}: {reason}; trying again from byte {}",
+                spec.name, part.bytes
+            ));
             self.rest(pause)?;
         }
     }
@@ -214,7 +225,14 @@ impl Client {
     }
 
     /// One request; on success the part is whole as far as the server says.
-    fn attempt(&self, url: &Url, part: &mut Part, spec: &SourceSpec, strict: bool, meter: &Meter) -> Result<(), Failure> {
+    fn attempt(
+        &self,
+        url: &Url,
+        part: &mut Part,
+        spec: &SourceSpec,
+        strict: bool,
+        meter: &Meter,
+    ) -> Result<(), Failure> {
         let wanted = spec.bytes.filter(|_| strict);
         if wanted.is_some_and(|wanted| part.bytes == wanted) {
             return Ok(());
@@ -254,7 +272,9 @@ impl Client {
             }
             416 if part.bytes > 0 => {
                 part.restart(PartState::default())?;
-                return Err(transient("the server has a shorter file than the part that is here"));
+                return Err(transient(
+                    "the server has a shorter file than the part that is here",
+                ));
             }
             408 | 425 | 429 | 500 | 502 | 503 | 504 => {
                 let seconds = text(&headers, "retry-after").and_then(|wait| wait.parse().ok());
@@ -280,7 +300,11 @@ impl Client {
                 let content_type = text(&headers, "content-type").unwrap_or_default();
                 if is_page(&content_type, bytes, &spec.name) {
                     let rest = io::copy(&mut body.take(MOST_PAGE_BYTES), &mut io::sink()).unwrap_or(0);
-                    return Err(Failure::Final(page(spec, &content_type, total.unwrap_or(count as u64 + rest))));
+                    return Err(Failure::Final(page(
+                        spec,
+                        &content_type,
+                        total.unwrap_or(count as u64 + rest),
+                    )));
                 }
                 if let (Some(wanted), Some(total)) = (wanted, total)
                     && wanted != total
@@ -308,11 +332,20 @@ impl Client {
     }
 
     /// Checks a whole part, makes it durable, and gives it its name.
-    fn finish(&self, part: &mut Part, folder: &Path, spec: &SourceSpec, strict: bool, shown: &str) -> Result<Fetched> {
+    fn finish(
+        &self,
+        part: &mut Part,
+        folder: &Path,
+        spec: &SourceSpec,
+        strict: bool,
+        shown: &str,
+    ) -> Result<Fetched> {
         let sha256: [u8; 32] = part.hasher.clone().finalize().into();
         let bytes = part.bytes;
         let reason = match (spec.bytes, spec.sha256) {
-            (Some(wanted), _) if strict && wanted != bytes => Some(format!("it has {bytes} bytes; the recipe says {wanted}")),
+            (Some(wanted), _) if strict && wanted != bytes => {
+                Some(format!("it has {bytes} bytes; the recipe says {wanted}"))
+            }
             (_, Some(wanted)) if strict && wanted != sha256 => Some(format!(
                 "its SHA-256 is {}; the recipe says {}",
                 hex::encode(sha256),
@@ -414,7 +447,8 @@ impl Part {
         self.bytes = 0;
         self.hasher = Sha256::new();
         let text = serde_json::to_vec(&state).context("could not write a download's state")?;
-        std::fs::write(&self.state_path, text).with_context(|| format!("could not write {}", self.state_path.display()))?;
+        std::fs::write(&self.state_path, text)
+            .with_context(|| format!("could not write {}", self.state_path.display()))?;
         self.state = state;
         Ok(())
     }
@@ -459,21 +493,28 @@ fn of_network(error: &ureq::Error) -> Failure {
     use ureq::Error;
 
     match error {
-        Error::Io(_) | Error::Timeout(_) | Error::HostNotFound | Error::ConnectionFailed | Error::Protocol(_) => {
-            transient(format!("no answer: {error}"))
-        }
+        Error::Io(_)
+        | Error::Timeout(_)
+        | Error::HostNotFound
+        | Error::ConnectionFailed
+        | Error::Protocol(_) => transient(format!("no answer: {error}")),
         other => Failure::Final(anyhow::anyhow!("{other}")),
     }
 }
 
 /// Whether bytes are the beginning of a web page.
 pub(super) fn looks_like_page(bytes: &[u8]) -> bool {
-    let start = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
-    ["<!doctype html", "<html", "<head", "<body", "<!--"].iter().any(|tag| {
-        start
-            .get(..tag.len())
-            .is_some_and(|found| found.eq_ignore_ascii_case(tag.as_bytes()))
-    })
+    let start = bytes
+        .strip_prefix(b"\xef\xbb\xbf")
+        .unwrap_or(bytes)
+        .trim_ascii_start();
+    ["<!doctype html", "<html", "<head", "<body", "<!--"]
+        .iter()
+        .any(|tag| {
+            start
+                .get(..tag.len())
+                .is_some_and(|found| found.eq_ignore_ascii_case(tag.as_bytes()))
+        })
 }
 
 fn is_page(content_type: &str, bytes: &[u8], name: &str) -> bool {
@@ -481,10 +522,18 @@ fn is_page(content_type: &str, bytes: &[u8], name: &str) -> bool {
     if [".html", ".htm", ".xhtml"].iter().any(|end| lower.ends_with(end)) {
         return false;
     }
-    let kind = content_type.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    let kind = content_type
+        .split(';')
+        .next()
+        .unwrap_or("")
+        .trim()
+        .to_ascii_lowercase();
     let html = kind == "text/html" || kind == "application/xhtml+xml";
     // Some servers call everything `text/html`; a real archive is not text.
-    let text = bytes.iter().take(512).all(|byte| *byte >= b' ' || byte.is_ascii_whitespace());
+    let text = bytes
+        .iter()
+        .take(512)
+        .all(|byte| *byte >= b' ' || byte.is_ascii_whitespace());
     looks_like_page(bytes) || (html && text)
 }
 
@@ -505,7 +554,10 @@ fn page(spec: &SourceSpec, content_type: &str, bytes: u64) -> anyhow::Error {
 
 fn other_size(spec: &SourceSpec, wanted: u64, found: &str) -> anyhow::Error {
     Hinted::new(
-        format!("the server's `{}` has {found} bytes; the recipe says {wanted}", spec.name),
+        format!(
+            "the server's `{}` has {found} bytes; the recipe says {wanted}",
+            spec.name
+        ),
         "get the right file elsewhere and pass `--from`, or take this one with `--no-checksum`",
     )
     .into()

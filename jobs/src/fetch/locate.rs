@@ -38,7 +38,10 @@ pub fn locate(specs: &[SourceSpec], from: &[String]) -> Result<Vec<Located>> {
     let mut located = Vec::new();
     let mut missing = Vec::new();
     for spec in specs {
-        match places.iter().find_map(|place| find(spec, place, specs.len() == 1)) {
+        match places
+            .iter()
+            .find_map(|place| find(spec, place, specs.len() == 1))
+        {
             Some(found) => located.push(found),
             None => missing.push(spec.name.as_str()),
         }
@@ -55,7 +58,10 @@ fn own_place(spec: &SourceSpec) -> Result<Located> {
         SourcePlace::Url(url) => of_url(url),
         SourcePlace::Unknown => Err(Hinted::new(
             format!("the recipe has no address for `{}`", spec.name),
-            format!("say where it is: `--from FOLDER` with a file `{}` in it", spec.name),
+            format!(
+                "say where it is: `--from FOLDER` with a file `{}` in it",
+                spec.name
+            ),
         )
         .into()),
     }
@@ -77,7 +83,9 @@ fn parse(text: &str) -> Result<From> {
         match (url.scheme(), of_url(&url)?) {
             ("http" | "https", _) => return Ok(From::Address(url)),
             (_, Located::File(path)) => return look_at(&path),
-            (scheme, _) => anyhow::bail!("`--from {text}`: `{scheme}:` is not supported; there are `https:`, `http:` and `file:`"),
+            (scheme, _) => anyhow::bail!(
+                "`--from {text}`: `{scheme}:` is not supported; there are `https:`, `http:` and `file:`"
+            ),
         }
     }
     look_at(Path::new(text))
@@ -102,7 +110,9 @@ fn find(spec: &SourceSpec, place: &From, only_source: bool) -> Option<Located> {
     match place {
         From::File(path) => {
             // A single file for a single source leaves no doubt, whatever it is called.
-            let named = path.file_name().is_some_and(|name| name.to_str() == Some(spec.name.as_str()));
+            let named = path
+                .file_name()
+                .is_some_and(|name| name.to_str() == Some(spec.name.as_str()));
             (named || only_source).then(|| Located::File(path.clone()))
         }
         From::Folder(path, names) => names
@@ -110,7 +120,10 @@ fn find(spec: &SourceSpec, place: &From, only_source: bool) -> Option<Located> {
             .is_ok()
             .then(|| Located::File(path.join(&spec.name))),
         From::Address(url) => {
-            let last = url.path_segments().and_then(|mut parts| parts.next_back()).unwrap_or("");
+            let last = url
+                .path_segments()
+                .and_then(|mut parts| parts.next_back())
+                .unwrap_or("");
             if last == spec.name {
                 return Some(Located::Url(url.clone()));
             }
@@ -194,8 +207,14 @@ mod tests {
         ];
         let found = locate(&specs, &from).unwrap();
         assert_eq!(found[0], Located::File(folder.path().join("a.gz")));
-        assert_eq!(found[1], Located::Url(Url::parse("https://x.org/b.gz?key=1").unwrap()));
-        assert_eq!(found[2], Located::Url(Url::parse("https://x.org/base/c.gz").unwrap()));
+        assert_eq!(
+            found[1],
+            Located::Url(Url::parse("https://x.org/b.gz?key=1").unwrap())
+        );
+        assert_eq!(
+            found[2],
+            Located::Url(Url::parse("https://x.org/base/c.gz").unwrap())
+        );
     }
 
     #[test]
@@ -207,7 +226,10 @@ mod tests {
         let found = locate(&[here, file, spec("c.gz")], &[]).unwrap();
         assert_eq!(found[0], Located::File("/data/a.gz".into()));
         assert_eq!(found[1], Located::File("/data/b c.gz".into()));
-        assert_eq!(found[2], Located::Url(Url::parse("https://example.org/c.gz").unwrap()));
+        assert_eq!(
+            found[2],
+            Located::Url(Url::parse("https://example.org/c.gz").unwrap())
+        );
         let mut nowhere = spec("d.gz");
         nowhere.place = SourcePlace::Unknown;
         assert!(locate(&[nowhere], &[]).unwrap_err().to_string().contains("d.gz"));
@@ -220,17 +242,30 @@ mod tests {
         assert!(error.to_string().contains("is empty"), "{error}");
 
         let misspelt = folder(&["cifar10-binary.tar.gz", "notes.txt"]);
-        let error = locate(&[spec("cifar-10-binary.tar.gz"), spec("b")], &[text(misspelt.path())]).unwrap_err();
-        assert!(error.to_string().contains("has cifar10-binary.tar.gz, notes.txt"), "{error}");
+        let error = locate(
+            &[spec("cifar-10-binary.tar.gz"), spec("b")],
+            &[text(misspelt.path())],
+        )
+        .unwrap_err();
+        assert!(
+            error.to_string().contains("has cifar10-binary.tar.gz, notes.txt"),
+            "{error}"
+        );
         let hint = &error.downcast_ref::<Hinted>().unwrap().hint;
-        assert!(hint.contains("is `cifar10-binary.tar.gz` meant to be `cifar-10-binary.tar.gz`?"), "{hint}");
+        assert!(
+            hint.contains("is `cifar10-binary.tar.gz` meant to be `cifar-10-binary.tar.gz`?"),
+            "{hint}"
+        );
     }
 
     #[test]
     fn the_only_file_for_the_only_source_may_have_any_name() {
         let folder = folder(&["mine.tgz"]);
         let path = folder.path().join("mine.tgz");
-        assert_eq!(locate(&[spec("a.tar.gz")], &[text(&path)]).unwrap(), [Located::File(path.clone())]);
+        assert_eq!(
+            locate(&[spec("a.tar.gz")], &[text(&path)]).unwrap(),
+            [Located::File(path.clone())]
+        );
         assert!(locate(&[spec("a.tar.gz"), spec("b.tar.gz")], &[text(&path)]).is_err());
     }
 

@@ -104,7 +104,8 @@ pub fn fetch_all(
     done: &(dyn Fn(&Fetched) -> Result<()> + Sync),
 ) -> Result<Vec<Fetched>> {
     let results: Vec<Mutex<Option<Result<Fetched>>>> = specs.iter().map(|_| Mutex::new(None)).collect();
-    let put = |index: usize, result| *results[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    let put =
+        |index: usize, result| *results[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
     let mut remote = Vec::new();
     for (index, (spec, place)) in specs.iter().zip(located).enumerate() {
         match place {
@@ -130,7 +131,8 @@ pub fn fetch_all(
                         while !failed.load(std::sync::atomic::Ordering::Relaxed) {
                             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
                             let Some((index, spec, url)) = next else { break };
-                            let meter = monitor.stage(format!("fetch {}", spec.name), Unit::Bytes, spec.bytes);
+                            let meter =
+                                monitor.stage(format!("fetch {}", spec.name), Unit::Bytes, spec.bytes);
                             let result = client
                                 .download(url, folder, spec, strict, &meter)
                                 .and_then(|fetched| done(&fetched).map(|()| fetched));

@@ -58,7 +58,15 @@ impl Case {
             Ok(())
         };
         let specs = std::slice::from_ref(spec);
-        let mut all = fetch_all(specs, &located, self.folder.path(), strict, &options, &self.monitor, &done)?;
+        let mut all = fetch_all(
+            specs,
+            &located,
+            self.folder.path(),
+            strict,
+            &options,
+            &self.monitor,
+            &done,
+        )?;
         Ok(all.remove(0))
     }
 
@@ -90,7 +98,11 @@ impl Case {
 }
 
 fn starts(server: &FileServer) -> Vec<Option<u64>> {
-    server.requests().iter().map(|request| request.range_start).collect()
+    server
+        .requests()
+        .iter()
+        .map(|request| request.range_start)
+        .collect()
 }
 
 #[test]
@@ -112,12 +124,7 @@ fn a_server_that_ignores_ranges_makes_it_start_anew() {
 #[test]
 fn a_part_of_an_earlier_run_is_continued() {
     let case = Case::new(500_000);
-    let server = case.serve([
-        Fault::CutAfter(300_000),
-        Fault::Close,
-        Fault::Close,
-        Fault::Close,
-    ]);
+    let server = case.serve([Fault::CutAfter(300_000), Fault::Close, Fault::Close, Fault::Close]);
     let error = case.fetch(&server).unwrap_err();
     assert!(error.to_string().contains("gave up after 3 attempts"), "{error}");
     assert_eq!(case.files(), ["data.bin.part", "data.bin.part.json"]);
@@ -160,7 +167,12 @@ fn a_web_page_is_recognised_and_not_kept() {
     let case = Case::new(200_000);
     let server = case.serve([Fault::WebPage]);
     let error = format!("{:#}", case.fetch(&server).unwrap_err());
-    for part in ["looks like a web page", "expected 200000 bytes", "text/html", "bytes of type"] {
+    for part in [
+        "looks like a web page",
+        "expected 200000 bytes",
+        "text/html",
+        "bytes of type",
+    ] {
         assert!(error.contains(part), "{part}: {error}");
     }
     assert_eq!(server.requests().len(), 1);
@@ -172,7 +184,10 @@ fn a_web_page_is_recognised_and_not_kept() {
 fn a_web_page_is_refused_without_checksums_too() {
     let case = Case::new(2000);
     let server = case.serve([Fault::WebPage]);
-    assert!(case.fetch_spec(&case.spec(&server.url("data.bin")), false).is_err());
+    assert!(
+        case.fetch_spec(&case.spec(&server.url("data.bin")), false)
+            .is_err()
+    );
 }
 
 #[test]
@@ -200,7 +215,10 @@ fn a_file_of_another_length_is_refused_before_it_is_read() {
     for wanted in [4999, 5001] {
         spec.bytes = Some(wanted);
         let error = format!("{:#}", case.fetch_spec(&spec, true).unwrap_err());
-        assert!(error.contains("5000 bytes") && error.contains(&wanted.to_string()), "{error}");
+        assert!(
+            error.contains("5000 bytes") && error.contains(&wanted.to_string()),
+            "{error}"
+        );
     }
     // Taken where the user insists, with the hash of what came.
     let fetched = case.fetch_spec(&spec, false).unwrap();
@@ -259,7 +277,16 @@ fn several_sources_come_in_their_order() {
         .collect();
     let located = locate(&specs, &[]).unwrap();
     let monitor = Monitor::new();
-    let fetched = fetch_all(&specs, &located, folder.path(), true, &FetchOptions::default(), &monitor, &|_| Ok(())).unwrap();
+    let fetched = fetch_all(
+        &specs,
+        &located,
+        folder.path(),
+        true,
+        &FetchOptions::default(),
+        &monitor,
+        &|_| Ok(()),
+    )
+    .unwrap();
     let sizes: Vec<u64> = fetched.iter().map(|source| source.bytes).collect();
     assert_eq!(sizes, (100..110).collect::<Vec<u64>>());
 }
@@ -276,12 +303,20 @@ fn local_files_are_used_where_they_lie() {
 
     spec.bytes = Some(7);
     let error = case.fetch_spec(&spec, true).unwrap_err();
-    assert!(error.to_string().contains("has 1000 bytes; the recipe says 7"), "{error}");
+    assert!(
+        error.to_string().contains("has 1000 bytes; the recipe says 7"),
+        "{error}"
+    );
     std::fs::write(&path, "<!DOCTYPE html><p>Not found").unwrap();
     let error = case.fetch_spec(&spec, true).unwrap_err();
     assert!(error.to_string().contains("looks like a web page"), "{error}");
     spec.place = SourcePlace::Path(case.served.path().to_owned());
-    assert!(case.fetch_spec(&spec, true).unwrap_err().to_string().contains("is not a file"));
+    assert!(
+        case.fetch_spec(&spec, true)
+            .unwrap_err()
+            .to_string()
+            .contains("is not a file")
+    );
 }
 
 #[test]
@@ -290,9 +325,17 @@ fn checksums_are_compared_with_both_sides_named() {
     let mut spec = case.spec("https://example.org/data.bin");
     spec.place = SourcePlace::Path(case.served.path().join("data.bin"));
     let fetched = case.fetch_spec(&spec, true).unwrap();
-    let sums = ChecksumThread::start(&[fetched.clone()], &case.monitor).unwrap().join().unwrap();
+    let sums = ChecksumThread::start(std::slice::from_ref(&fetched), &case.monitor)
+        .unwrap()
+        .join()
+        .unwrap();
     assert!(checksum::compare(&spec, &fetched.path, &sums[0]).is_ok());
     spec.sha256 = Some([7; 32]);
-    let error = checksum::compare(&spec, &fetched.path, &sums[0]).unwrap_err().to_string();
-    assert!(error.contains(&hex::encode(sums[0].sha256)) && error.contains(&hex::encode([7; 32])), "{error}");
+    let error = checksum::compare(&spec, &fetched.path, &sums[0])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains(&hex::encode(sums[0].sha256)) && error.contains(&hex::encode([7; 32])),
+        "{error}"
+    );
 }

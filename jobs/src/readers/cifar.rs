@@ -75,7 +75,7 @@ impl Cifar {
     /// How many records a member has by its size.
     fn count(&self, archive: &str, member: &Member) -> Result<u64> {
         let record = self.record_bytes() as u64;
-        if member.bytes % record != 0 {
+        if !member.bytes.is_multiple_of(record) {
             bail!(
                 "{archive}, member {}: {} bytes are no whole number of records of {record} bytes",
                 member.path,
@@ -88,9 +88,11 @@ impl Cifar {
     /// The number of records of every file, from the headers of the whole archive.
     fn scan(&self, source: &Source) -> Result<Vec<Vec<Option<u64>>>> {
         let mut tar = Tar::new(&source.name, source.open_again()?);
-        let mut found: Vec<Vec<Option<u64>>> = self.files.iter().map(|files| vec![None; files.len()]).collect();
+        let mut found: Vec<Vec<Option<u64>>> =
+            self.files.iter().map(|files| vec![None; files.len()]).collect();
         while let Some(member) = tar.next_member()? {
-            if let (MemberKind::File, Some((split, position))) = (member.kind, self.slot(member.file_name())) {
+            if let (MemberKind::File, Some((split, position))) = (member.kind, self.slot(member.file_name()))
+            {
                 found[split][position] = Some(self.count(&source.name, &member)?);
             }
         }
@@ -115,7 +117,11 @@ impl Cifar {
 
     pub(super) fn read(&self, input: &Input<'_>, output: &mut Output<'_>) -> Result<()> {
         let source = input.sources[0];
-        let mut known = self.num_records.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut known = self
+            .num_records
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let mut scanned = false;
         // First keys of the files whose examples have gone out.
         let mut sent: Vec<(Slot, u64)> = Vec::new();
@@ -125,7 +131,11 @@ impl Cifar {
             if member.kind != MemberKind::File {
                 continue;
             }
-            if let Some((label, _)) = self.label_files.iter().find(|(_, file)| file == member.file_name()) {
+            if let Some((label, _)) = self
+                .label_files
+                .iter()
+                .find(|(_, file)| file == member.file_name())
+            {
                 let names = read_names(&source.name, &member, &mut tar)?;
                 output.class_names(label, names)?;
                 continue;
@@ -139,13 +149,23 @@ impl Cifar {
             let count = self.count(&source.name, &member)?;
             if known[slot.0][slot.1] != Some(count) || known[slot.0][..slot.1].contains(&None) {
                 if scanned {
-                    bail!("{}, member {}: its size changed while it was read", source.name, member.path);
+                    bail!(
+                        "{}, member {}: its size changed while it was read",
+                        source.name,
+                        member.path
+                    );
                 }
                 scanned = true;
                 known = self.scan(source)?;
                 *self.num_records.lock().unwrap_or_else(PoisonError::into_inner) = known.clone();
-                if sent.iter().any(|(slot, first_key)| first_key_of(&known, *slot) != *first_key) {
-                    let reason = format!("the batches of {} have other sizes than the recipe expects", source.name);
+                if sent
+                    .iter()
+                    .any(|(slot, first_key)| first_key_of(&known, *slot) != *first_key)
+                {
+                    let reason = format!(
+                        "the batches of {} have other sizes than the recipe expects",
+                        source.name
+                    );
                     return Err(StartOver { reason }.into());
                 }
             }
@@ -222,12 +242,20 @@ fn interleave(planes: &[u8]) -> Vec<u8> {
 /// The lines of a member that are not empty.
 fn read_names(archive: &str, member: &Member, tar: &mut Tar<Stream>) -> Result<Vec<String>> {
     if member.bytes > MOST_NAMES_BYTES {
-        bail!("{archive}, member {}: {} bytes are too many for names of classes", member.path, member.bytes);
+        bail!(
+            "{archive}, member {}: {} bytes are too many for names of classes",
+            member.path,
+            member.bytes
+        );
     }
     let mut text = String::new();
     tar.read_to_string(&mut text)
         .with_context(|| format!("could not read {archive}, member {}", member.path))?;
-    Ok(text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
+    Ok(text
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect())
 }
 
 #[cfg(test)]
@@ -236,7 +264,9 @@ mod tests {
 
     #[test]
     fn planes_become_pixels() {
-        let planes: Vec<u8> = (0..PIXEL_BYTES).map(|i| (i / PLANE_BYTES * 80 + i % 80) as u8).collect();
+        let planes: Vec<u8> = (0..PIXEL_BYTES)
+            .map(|i| (i / PLANE_BYTES * 80 + i % 80) as u8)
+            .collect();
         let pixels = interleave(&planes);
         for at in [0, 1, 79, 1023] {
             for channel in 0..3 {

@@ -44,16 +44,26 @@ impl Idx {
         let ReaderSpec::Idx { image, label } = &recipe.reader else {
             unreachable!("the reader was chosen by its kind")
         };
-        let shape = recipe.spec.features.iter().find_map(|(name, feature)| match feature {
-            Feature::Image { shape, .. } if name == image => Some(shape.iter().map(|n| n.unwrap_or(0)).collect()),
-            _ => None,
-        });
+        let shape = recipe
+            .spec
+            .features
+            .iter()
+            .find_map(|(name, feature)| match feature {
+                Feature::Image { shape, .. } if name == image => {
+                    Some(shape.iter().map(|n| n.unwrap_or(0)).collect())
+                }
+                _ => None,
+            });
         let source = |file: &String| recipe.spec.sources.iter().position(|source| source.name == *file);
         Self {
             image: image.clone(),
             label: label.clone(),
             shape: shape.unwrap_or_default(),
-            sources: recipe.files.iter().map(|split| split.files.iter().filter_map(source).collect()).collect(),
+            sources: recipe
+                .files
+                .iter()
+                .map(|split| split.files.iter().filter_map(source).collect())
+                .collect(),
         }
     }
 
@@ -74,12 +84,20 @@ impl Idx {
         };
         let found = [height, width, channels].map(u64::from);
         if self.shape != found {
-            bail!("{}: images of shape {found:?}; the recipe says {:?}", images.name, self.shape);
+            bail!(
+                "{}: images of shape {found:?}; the recipe says {:?}",
+                images.name,
+                self.shape
+            );
         }
         let (mut label_stream, dimensions) = open(labels)?;
         match dimensions[..] {
             [labels] if labels == count => {}
-            [other] => bail!("{} has {count} images, but {} has {other} labels", images.name, labels.name),
+            [other] => bail!(
+                "{} has {count} images, but {} has {other} labels",
+                images.name,
+                labels.name
+            ),
             ref other => bail!("{}: {} dimensions; labels have 1", labels.name, other.len()),
         }
         // Cannot overflow: four numbers below 2^32, of which the product of three was bounded when the file was opened.
@@ -108,7 +126,10 @@ impl Idx {
         for stream in [&mut image_stream, &mut label_stream] {
             let extra = stream.drain()?;
             if extra > 0 {
-                bail!("{}: {extra} bytes follow the {count} items that its header announces", stream.name());
+                bail!(
+                    "{}: {extra} bytes follow the {count} items that its header announces",
+                    stream.name()
+                );
             }
         }
         Ok(())
@@ -152,7 +173,9 @@ fn open(source: &Source) -> Result<(Stream, Vec<u32>)> {
             .with_context(|| format!("could not read the header of {name}"))?;
         dimensions.push(u32::from_be_bytes(number));
     }
-    let item_bytes = dimensions[1..].iter().try_fold(1u64, |all, n| all.checked_mul(u64::from(*n)));
+    let item_bytes = dimensions[1..]
+        .iter()
+        .try_fold(1u64, |all, n| all.checked_mul(u64::from(*n)));
     if item_bytes.is_none_or(|bytes| bytes > 1 << 28) {
         bail!("{name} claims items of shape {:?}", &dimensions[1..]);
     }
@@ -163,7 +186,9 @@ fn read_exact(stream: &mut Stream, buffer: &mut [u8], record: u64, count: u32) -
     match stream.read_exact(buffer) {
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
             let name = stream.name().to_owned();
-            Err(anyhow::Error::new(error).context(format!("{name} is cut short: record {record} of {count} is not whole")))
+            Err(anyhow::Error::new(error).context(format!(
+                "{name} is cut short: record {record} of {count} is not whole"
+            )))
         }
         other => Ok(other?),
     }

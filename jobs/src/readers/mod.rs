@@ -48,7 +48,10 @@ impl Builder for RecipeBuilder {
 
     fn identity(&self) -> String {
         let recipe = &self.recipe;
-        format!("recipe revision {REVISION}: {:?}, {:?}, {:?}", recipe.reader, recipe.files, recipe.texts)
+        format!(
+            "recipe revision {REVISION}: {:?}, {:?}, {:?}",
+            recipe.reader, recipe.files, recipe.texts
+        )
     }
 
     fn inputs(&self) -> Vec<Vec<usize>> {

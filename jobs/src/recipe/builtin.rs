@@ -69,7 +69,8 @@ pub fn find(name: &str) -> Result<Recipe, UnknownDataset> {
             near: near(name, names()),
         });
     };
-    Ok(parse(name, text, Path::new("")).unwrap_or_else(|error| panic!("a built-in recipe is faulty: {error}")))
+    Ok(parse(name, text, Path::new(""))
+        .unwrap_or_else(|error| panic!("a built-in recipe is faulty: {error}")))
 }
 
 #[cfg(test)]
@@ -82,10 +83,19 @@ mod tests {
         for name in names() {
             let recipe = find(name).unwrap();
             assert_eq!(recipe.spec.name, name);
-            assert!(recipe.spec.sources.iter().all(|source| source.sha256.is_some() && source.bytes.is_some()));
+            assert!(
+                recipe
+                    .spec
+                    .sources
+                    .iter()
+                    .all(|source| source.sha256.is_some() && source.bytes.is_some())
+            );
             assert!(recipe.spec.splits.iter().all(|split| split.shards == Some(1)));
             assert_eq!(recipe.spec.options, "group_size:1,uncompressed");
-            assert_eq!(recipe.spec.supervised_keys, Some(("image".to_owned(), "label".to_owned())));
+            assert_eq!(
+                recipe.spec.supervised_keys,
+                Some(("image".to_owned(), "label".to_owned()))
+            );
         }
         assert_eq!(find("cifar100").unwrap().spec.version, "3.0.2");
         assert_eq!(find("kmnist").unwrap().spec.version, "3.0.1");

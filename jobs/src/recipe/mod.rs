@@ -210,7 +210,16 @@ mod tests {
 
     #[test]
     fn templates_with_faults_are_refused() {
-        for bad in ["{", "}", "a{split", "{}", "{key}", "{index:5}", "{index:099}", "}{"] {
+        for bad in [
+            "{",
+            "}",
+            "a{split",
+            "{}",
+            "{key}",
+            "{index:5}",
+            "{index:099}",
+            "}{",
+        ] {
             assert!(Template::parse(bad).is_err(), "{bad}");
         }
     }

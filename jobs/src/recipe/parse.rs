@@ -115,11 +115,17 @@ fn line_of(text: &str, offset: usize) -> usize {
 /// The field that a span lies in: the table header above it and the key on its line.
 fn field_at(text: &str, span: &Range<usize>) -> String {
     let start = span.start.min(text.len());
-    let line_start = text.as_bytes()[..start].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let line_start = text.as_bytes()[..start]
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |at| at + 1);
     let bare = |key: &str| {
         let key = key.trim();
-        (!key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.\"".contains(&b)))
-            .then(|| key.to_owned())
+        (!key.is_empty()
+            && key
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"_-.\"".contains(&b)))
+        .then(|| key.to_owned())
     };
     // The line of an array may hold no key; the key is then above.
     let mut key = None;
@@ -166,7 +172,10 @@ impl Checker<'_> {
             return Err(self.fault(
                 raw.format.span(),
                 "format",
-                format!("recipes of format {} are not known; this program reads format {FORMAT}", raw.format.as_ref()),
+                format!(
+                    "recipes of format {} are not known; this program reads format {FORMAT}",
+                    raw.format.as_ref()
+                ),
             ));
         }
         self.check_name("name", &raw.name)?;
@@ -227,7 +236,9 @@ impl Checker<'_> {
     fn check_name(&self, field: &str, name: &Spanned<String>) -> Result<(), RecipeError> {
         let text = name.as_ref();
         let good = text.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
             && text.len() <= 200;
         if good {
             return Ok(());
@@ -244,14 +255,18 @@ impl Checker<'_> {
             return Ok("1.0.0".to_owned());
         };
         let parts: Vec<&str> = version.as_ref().split('.').collect();
-        let number = |part: &&str| !part.is_empty() && part.len() < 10 && part.bytes().all(|b| b.is_ascii_digit());
+        let number =
+            |part: &&str| !part.is_empty() && part.len() < 10 && part.bytes().all(|b| b.is_ascii_digit());
         if parts.len() == 3 && parts.iter().all(number) {
             return Ok(version.into_inner());
         }
         Err(self.fault(
             version.span(),
             "version",
-            format!("`{}` is not a version; wanted three numbers, as in `1.0.0`", version.as_ref()),
+            format!(
+                "`{}` is not a version; wanted three numbers, as in `1.0.0`",
+                version.as_ref()
+            ),
         ))
     }
 
@@ -265,10 +280,14 @@ impl Checker<'_> {
             let field = |name: &str| format!("sources[{index}].{name}");
             let place = match (&source.url, &source.path) {
                 (Some(url), None) => {
-                    let parsed = url::Url::parse(url.as_ref())
-                        .map_err(|error| self.fault(url.span(), field("url"), format!("not a URL: {error}")))?;
+                    let parsed = url::Url::parse(url.as_ref()).map_err(|error| {
+                        self.fault(url.span(), field("url"), format!("not a URL: {error}"))
+                    })?;
                     if !matches!(parsed.scheme(), "http" | "https" | "file") {
-                        let reason = format!("`{}:` is not supported; there are `https:`, `http:` and `file:`", parsed.scheme());
+                        let reason = format!(
+                            "`{}:` is not supported; there are `https:`, `http:` and `file:`",
+                            parsed.scheme()
+                        );
                         return Err(self.fault(url.span(), field("url"), reason));
                     }
                     SourcePlace::Url(parsed)
@@ -276,13 +295,21 @@ impl Checker<'_> {
                 (None, Some(path)) => SourcePlace::Path(self.folder.join(path.as_ref())),
                 (None, None) => SourcePlace::Unknown,
                 (Some(_), Some(path)) => {
-                    return Err(self.fault(path.span(), field("path"), "a source has a `url` or a `path`, not both"));
+                    return Err(self.fault(
+                        path.span(),
+                        field("path"),
+                        "a source has a `url` or a `path`, not both",
+                    ));
                 }
             };
             let name = match &source.name {
                 Some(name) => name.as_ref().clone(),
                 None => place.file_name().ok_or_else(|| {
-                    self.fault(item.span(), field("name"), "missing, and no file name follows from `url` or `path`")
+                    self.fault(
+                        item.span(),
+                        field("name"),
+                        "missing, and no file name follows from `url` or `path`",
+                    )
                 })?,
             };
             let span = source.name.as_ref().map_or(item.span(), Spanned::span);
@@ -340,12 +367,19 @@ impl Checker<'_> {
             ("dtype", feature.dtype.as_ref().map(Spanned::span)),
             ("names", feature.names.as_ref().map(Spanned::span)),
             ("num_classes", feature.num_classes.as_ref().map(Spanned::span)),
-            ("encoding_format", feature.encoding_format.as_ref().map(Spanned::span)),
+            (
+                "encoding_format",
+                feature.encoding_format.as_ref().map(Spanned::span),
+            ),
             ("value", feature.value.as_ref().map(Spanned::span)),
         ];
         for (part, span) in given {
             if let Some(span) = span.filter(|_| !takes.contains(&part)) {
-                return Err(self.fault(span, field(part), format!("a feature of kind `{kind}` has no `{part}`")));
+                return Err(self.fault(
+                    span,
+                    field(part),
+                    format!("a feature of kind `{kind}` has no `{part}`"),
+                ));
             }
         }
         let shape = || -> Result<Vec<Option<u64>>, RecipeError> {
@@ -363,7 +397,10 @@ impl Checker<'_> {
         };
         let dtype = |default: Option<DType>| match (&feature.dtype, default) {
             (Some(dtype), _) => dtype_of(dtype.as_ref()).ok_or_else(|| {
-                let reason = format!("`{}` is not a type; `uint8`, `int64`, `float32` are", dtype.as_ref());
+                let reason = format!(
+                    "`{}` is not a type; `uint8`, `int64`, `float32` are",
+                    dtype.as_ref()
+                );
                 self.fault(dtype.span(), field("dtype"), reason)
             }),
             (None, Some(default)) => Ok(default),
@@ -381,7 +418,8 @@ impl Checker<'_> {
             "class_label" => (self.check_class_label(name, raw)?, None),
             "text" => {
                 let template = feature.value.as_ref().map(|value| {
-                    Template::parse(value.as_ref()).map_err(|reason| self.fault(value.span(), field("value"), reason))
+                    Template::parse(value.as_ref())
+                        .map_err(|reason| self.fault(value.span(), field("value"), reason))
                 });
                 (Feature::Text, template.transpose()?)
             }
@@ -398,7 +436,11 @@ impl Checker<'_> {
 
     fn check_class_label(&self, name: &str, raw: &Spanned<RawFeature>) -> Result<Feature, RecipeError> {
         let feature = raw.as_ref();
-        let names = feature.names.as_ref().map(|names| names.as_ref().clone()).unwrap_or_default();
+        let names = feature
+            .names
+            .as_ref()
+            .map(|names| names.as_ref().clone())
+            .unwrap_or_default();
         if let Some(given) = &feature.names {
             let mut seen = HashSet::new();
             if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
@@ -431,7 +473,10 @@ impl Checker<'_> {
         };
         for key in keys.as_ref() {
             if !features.contains_key(key) {
-                let reason = format!("there is no feature `{key}`{}", did_you_mean(key, features.keys()));
+                let reason = format!(
+                    "there is no feature `{key}`{}",
+                    did_you_mean(key, features.keys())
+                );
                 return Err(self.fault(keys.span(), "supervised_keys", reason));
             }
         }
@@ -463,9 +508,17 @@ impl Checker<'_> {
                 return Err(self.fault(split.name.span(), field("name"), reason));
             }
             if splits.iter().any(|other| other.name == *name) {
-                return Err(self.fault(split.name.span(), field("name"), format!("two splits are called `{name}`")));
+                return Err(self.fault(
+                    split.name.span(),
+                    field("name"),
+                    format!("two splits are called `{name}`"),
+                ));
             }
-            if let Some(shards) = split.shards.as_ref().filter(|shards| !(1..=100_000).contains(shards.as_ref())) {
+            if let Some(shards) = split
+                .shards
+                .as_ref()
+                .filter(|shards| !(1..=100_000).contains(shards.as_ref()))
+            {
                 let reason = format!("{} is out of range, 1 to 100000", shards.as_ref());
                 return Err(self.fault(shards.span(), field("shards"), reason));
             }
@@ -494,7 +547,11 @@ impl Checker<'_> {
         let reader = raw.as_ref();
         let kind = reader.kind.as_ref().as_str();
         let one = |what: &str, fits: &dyn Fn(&Feature) -> bool| -> Result<String, RecipeError> {
-            let found: Vec<&String> = features.iter().filter(|(_, f)| fits(f)).map(|(name, _)| name).collect();
+            let found: Vec<&String> = features
+                .iter()
+                .filter(|(_, f)| fits(f))
+                .map(|(name, _)| name)
+                .collect();
             match found.as_slice() {
                 [name] => Ok((*name).clone()),
                 other => {
@@ -518,12 +575,17 @@ impl Checker<'_> {
                     return Err(self.fault(raw.span(), field, "`cifar` gives images of shape [32, 32, 3] and type `uint8`"));
                 }
                 let Some(labels) = &reader.labels else {
-                    return Err(self.fault(raw.span(), "reader.labels", "missing: which feature each label byte is"));
+                    return Err(self.fault(
+                        raw.span(),
+                        "reader.labels",
+                        "missing: which feature each label byte is",
+                    ));
                 };
                 for label in labels.as_ref() {
                     if !features.iter().any(|(name, f)| name == label && is_label(f)) {
                         let known = features.iter().filter(|(_, f)| is_label(f)).map(|(name, _)| name);
-                        let reason = format!("there is no class label `{label}`{}", did_you_mean(label, known));
+                        let reason =
+                            format!("there is no class label `{label}`{}", did_you_mean(label, known));
                         return Err(self.fault(labels.span(), "reader.labels", reason));
                     }
                 }
@@ -538,7 +600,9 @@ impl Checker<'_> {
                 ReaderSpec::Cifar {
                     labels: labels.as_ref().clone(),
                     image,
-                    label_files: label_files.map(|files| files.as_ref().clone().into_iter().collect()).unwrap_or_default(),
+                    label_files: label_files
+                        .map(|files| files.as_ref().clone().into_iter().collect())
+                        .unwrap_or_default(),
                 }
             }
             "idx" => {
@@ -547,7 +611,11 @@ impl Checker<'_> {
                     ("label_files", reader.label_files.as_ref().map(Spanned::span)),
                 ] {
                     if let Some(span) = span {
-                        return Err(self.fault(span, format!("reader.{field}"), "a reader of kind `idx` does not have this"));
+                        return Err(self.fault(
+                            span,
+                            format!("reader.{field}"),
+                            "a reader of kind `idx` does not have this",
+                        ));
                     }
                 }
                 let image = one("image feature", &is_image)?;
@@ -575,7 +643,8 @@ impl Checker<'_> {
                 ReaderSpec::Idx { image, label } => name == image || name == label,
             };
             if !read && !texts.iter().any(|(text, _)| text == name) {
-                let reason = format!("the reader `{kind}` does not give this feature; a text may have a `value`");
+                let reason =
+                    format!("the reader `{kind}` does not give this feature; a text may have a `value`");
                 return Err(self.fault(raw.span(), format!("features.{name}"), reason));
             }
         }
@@ -597,7 +666,10 @@ impl Checker<'_> {
             }
             if let ReaderSpec::Idx { .. } = reader {
                 if files.as_ref().len() != 2 {
-                    let reason = format!("`idx` needs two files, images and labels, found {}", files.as_ref().len());
+                    let reason = format!(
+                        "`idx` needs two files, images and labels, found {}",
+                        files.as_ref().len()
+                    );
                     return Err(self.fault(files.span(), field, reason));
                 }
                 for file in files.as_ref() {
@@ -686,19 +758,64 @@ mod tests {
             ("\"3.0.2\"", "\"3.0\"", "version", "not a version"),
             ("\"tfds\"", "\"tdfs\"", "layout", "`tdfs`"),
             ("key = \"index\"", "key = \"id\"", "key", "`id`"),
-            ("[\"image\", \"label\"]", "[\"image\", \"labels\"]", "supervised_keys", "did you mean `label`"),
-            ("[\"image\", \"label\"]", "[\"image\"]", "supervised_keys", "wanted two"),
+            (
+                "[\"image\", \"label\"]",
+                "[\"image\", \"labels\"]",
+                "supervised_keys",
+                "did you mean `label`",
+            ),
+            (
+                "[\"image\", \"label\"]",
+                "[\"image\"]",
+                "supervised_keys",
+                "wanted two",
+            ),
             ("kind = \"cifar\"", "kind = \"cfar\"", "reader.kind", "`cfar`"),
-            ("labels = [\"label\"]", "labels = [\"labl\"]", "reader.labels", "did you mean `label`"),
-            ("sha256 = \"c4a3", "sha256 = \"zz\" #", "sources[0].sha256", "64 hex digits"),
-            ("https://www.cs.toronto.edu/~kriz/cifar-10", "ftp://x/", "sources[0].url", "`ftp:`"),
+            (
+                "labels = [\"label\"]",
+                "labels = [\"labl\"]",
+                "reader.labels",
+                "did you mean `label`",
+            ),
+            (
+                "sha256 = \"c4a3",
+                "sha256 = \"zz\" #",
+                "sources[0].sha256",
+                "64 hex digits",
+            ),
+            (
+                "https://www.cs.toronto.edu/~kriz/cifar-10",
+                "ftp://x/",
+                "sources[0].url",
+                "`ftp:`",
+            ),
             ("{split}_{index:05}", "{spit}", "features.id.value", "`{spit}`"),
             ("\"airplane\", ", "\"bird\", ", "features.label.names", "twice"),
-            ("dtype = \"uint8\"", "dtype = \"u8\"", "features.image.dtype", "`u8`"),
+            (
+                "dtype = \"uint8\"",
+                "dtype = \"u8\"",
+                "features.image.dtype",
+                "`u8`",
+            ),
             ("kind = \"text\"", "kind = \"txt\"", "features.id.kind", "`txt`"),
-            ("kind = \"text\"", "kind = \"text\"\nshape = [1]", "features.id.shape", "has no `shape`"),
-            ("files = [\"test_batch.bin\"]", "files = [\"data_batch_1.bin\"]", "splits[1].files", "used twice"),
-            ("name = \"test\"", "name = \"train\"", "splits[1].name", "two splits"),
+            (
+                "kind = \"text\"",
+                "kind = \"text\"\nshape = [1]",
+                "features.id.shape",
+                "has no `shape`",
+            ),
+            (
+                "files = [\"test_batch.bin\"]",
+                "files = [\"data_batch_1.bin\"]",
+                "splits[1].files",
+                "used twice",
+            ),
+            (
+                "name = \"test\"",
+                "name = \"train\"",
+                "splits[1].name",
+                "two splits",
+            ),
             ("shards = 1", "shards = 0", "splits[0].shards", "out of range"),
             ("\"uncompressed\"", "\"lz77\"", "output.compression", "lz77"),
         ];
@@ -710,7 +827,8 @@ mod tests {
             let marker = to.lines().last().unwrap();
             let line = fault.line.unwrap();
             assert!(
-                line == line_with(&text, marker) || text.lines().skip(line - 1).take(3).any(|l| l.contains(marker)),
+                line == line_with(&text, marker)
+                    || text.lines().skip(line - 1).take(3).any(|l| l.contains(marker)),
                 "{fault}: wanted near line {}",
                 line_with(&text, marker)
             );
@@ -723,12 +841,18 @@ mod tests {
         let error = fault(&text);
         assert_eq!(error.line, Some(line_with(&text, "\"many\"")));
         assert_eq!(error.field, "sources.bytes");
-        assert!(error.to_string().starts_with(&format!("my.toml, line {}, `sources.bytes`: ", error.line.unwrap())), "{error}");
+        assert!(
+            error.to_string().starts_with(&format!(
+                "my.toml, line {}, `sources.bytes`: ",
+                error.line.unwrap()
+            )),
+            "{error}"
+        );
 
-        let text = edited("cifar10", "[output]", "[output]\ncolour = 1");
+        let text = edited("cifar10", "[output]", "[output]\ntint = 1");
         let error = fault(&text);
-        assert_eq!(error.line, Some(line_with(&text, "colour")));
-        assert!(error.reason.contains("colour"), "{error}");
+        assert_eq!(error.line, Some(line_with(&text, "tint")));
+        assert!(error.reason.contains("tint"), "{error}");
 
         let text = edited("cifar10", "[output]", "[output");
         assert_eq!(fault(&text).line, Some(line_with(&text, "[output")));
@@ -737,16 +861,32 @@ mod tests {
 
     #[test]
     fn idx_files_must_be_sources() {
-        let text = edited("mnist", "files = [\"train-images-idx3-ubyte.gz\"", "files = [\"train-image-idx3-ubyte.gz\"");
+        let text = edited(
+            "mnist",
+            "files = [\"train-images-idx3-ubyte.gz\"",
+            "files = [\"train-image-idx3-ubyte.gz\"",
+        );
         let error = fault(&text);
         assert_eq!(error.field, "splits[0].files");
-        assert!(error.reason.contains("did you mean `train-images-idx3-ubyte.gz`?"), "{error}");
+        assert!(
+            error
+                .reason
+                .contains("did you mean `train-images-idx3-ubyte.gz`?"),
+            "{error}"
+        );
     }
 
     #[test]
     fn paths_are_relative_to_the_recipe() {
-        let text = edited("cifar10", "url = \"https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz\"", "path = \"data/c.tar.gz\"");
+        let text = edited(
+            "cifar10",
+            "url = \"https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz\"",
+            "path = \"data/c.tar.gz\"",
+        );
         let recipe = parse("my.toml", &text, Path::new("/recipes")).unwrap();
-        assert_eq!(recipe.spec.sources[0].place, SourcePlace::Path("/recipes/data/c.tar.gz".into()));
+        assert_eq!(
+            recipe.spec.sources[0].place,
+            SourcePlace::Path("/recipes/data/c.tar.gz".into())
+        );
     }
 }

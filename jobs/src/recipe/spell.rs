@@ -51,7 +51,13 @@ mod tests {
 
     #[test]
     fn edits_are_counted() {
-        for (a, b, edits) in [("", "", 0), ("ab", "ba", 1), ("cifar", "cifer", 1), ("", "abc", 3), ("kitten", "sitting", 3)] {
+        for (a, b, edits) in [
+            ("", "", 0),
+            ("ab", "ba", 1),
+            ("cifar", "cifer", 1),
+            ("", "abc", 3),
+            ("kitten", "sitting", 3),
+        ] {
             assert_eq!(distance(a, b), edits, "{a} {b}");
             assert_eq!(distance(b, a), edits, "{b} {a}");
         }
