@@ -72,7 +72,7 @@ test-all: test ## test, and what needs gigabytes of packages: our golden files a
 	@$(STEP) "golden files against TFDS" $(BENCH_VENV)/bin/python tests/golden/make_tfds_golden.py --check
 	@$(STEP) "a short benchmark" $(MAKE) --no-print-directory bench-quick
 
-soak: ## The long variants: more rounds of random interoperability cases and of the end-to-end tests, optimised
+soak: release ## The long variants: more rounds of random interoperability cases and of the end-to-end tests, optimised
 	@$(STEP) "Python packages into $(VENV)" scripts/venv $(VENV) tests/interop/requirements.txt
 	@$(STEP) "Rust tests, optimised, ignored ones included" $(CARGO) test --release --workspace -- --include-ignored
 	@$(STEP) "interoperability, 300 rounds" env PREP_BIN=$(CURDIR)/target/release/prep PREP_INTEROP_ROUNDS=300 \
