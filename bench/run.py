@@ -119,12 +119,9 @@ class Bench:
     def prep_build(self, round_number):
         shutil.rmtree(self.catalog, ignore_errors=True)
         command = [self.args.prep, "build", "cifar10", "--from", os.path.dirname(self.archive), "--no-checksum"]
-        command += ["--catalog", self.catalog]
-        _, metered = meter.run(command, self.log("prep-build"))
-        text, _ = meter.run([self.args.prep, "list", "--json", "--catalog", self.catalog], self.log("prep-list"))
+        command += ["--catalog", self.catalog, "--json"]
+        text, metered = meter.run(command, self.log("prep-build"))
         self.folder = json.loads(text.splitlines()[-1])["path"]
-        if self.folder.startswith("file://"):
-            self.folder = self.folder[len("file://") :]
         result = {**metered, "images": self.images}
         if round_number == 0:
             result["png_bytes"] = self.check("prep build", self.folder)

@@ -21,6 +21,7 @@ class Prep:
         if not self.binary:
             pytest.exit("set PREP_BIN to the prep command", returncode=2)
         self.home = pathlib.Path(home)
+        self.folders = {}
         self.environment = {**os.environ, "PREP_HOME": str(home), "NO_COLOR": "1"}
         self.environment.pop("PREP_CATALOG", None)
 
@@ -54,11 +55,15 @@ class Prep:
         assert [row["batch"] for row in rows] == list(range(len(rows)))
         return [row["indices"] for row in rows]
 
+    def build(self, name, *arguments):
+        """Builds a dataset from its golden archive and notes its folder."""
+        rows = self.json("build", name, "--from", GOLDEN / name, "--no-checksum", *arguments)
+        self.folders[name] = pathlib.Path(rows[-1]["path"])
+        assert rows[-1]["status"] == "built"
+
     def folder(self, name):
-        """The folder of a dataset, from the catalog."""
-        (row,) = [row for row in self.json("list") if row["name"] == name]
-        path = row["path"]
-        return pathlib.Path(path[len("file://") :] if path.startswith("file://") else path)
+        """The folder of a dataset that was built."""
+        return self.folders[name]
 
 
 def array(value):
@@ -74,10 +79,6 @@ def pixels_digest(image):
     return hashlib.sha256(np.ascontiguousarray(image).tobytes()).hexdigest()
 
 
-def build(prep, name, *arguments):
-    prep.run("build", name, "--from", GOLDEN / name, "--no-checksum", *arguments)
-
-
 @pytest.fixture(scope="session")
 def command(tmp_path_factory):
     """The command, with an empty home: for what needs files only."""
@@ -89,7 +90,7 @@ def prep(tmp_path_factory):
     """The command, with all five datasets built."""
     command = Prep(tmp_path_factory.mktemp("home"))
     for name in DATASETS:
-        build(command, name)
+        command.build(name)
     return command
 
 
@@ -97,7 +98,7 @@ def prep(tmp_path_factory):
 def sharded(tmp_path_factory):
     """The command, with cifar10 in 7 shards a split."""
     command = Prep(tmp_path_factory.mktemp("sharded"))
-    build(command, "cifar10", "--shards", "7")
+    command.build("cifar10", "--shards", "7")
     return command
 
 

@@ -79,7 +79,7 @@ def test_builder_finds_versions_shards_and_label_names(prep, golden, name):
         assert info.num_examples == len(want["splits"][split]["positions"])
     for file, text in want["files"].items():
         if file.endswith(".labels.txt"):
-            assert builder.info.features[file.removesuffix(".labels.txt")].names == text.split()
+            assert builder.info.features[file.removesuffix(".labels.txt")].names == text.splitlines()
     assert builder.info.supervised_keys == ("image", "label")
 
 
