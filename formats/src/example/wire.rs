@@ -309,7 +309,7 @@ pub(crate) fn each_bytes<'a>(list: &'a [u8], mut each: impl FnMut(&'a [u8])) -> 
 
 /// Calls `each` with every run of packed floats of a `FloatList`, 4 bytes each, little-endian.
 #[inline]
-pub(crate) fn each_float_run<'a>(list: &'a [u8], mut each: impl FnMut(&[[u8; 4]])) -> Result<()> {
+pub(crate) fn each_float_run(list: &[u8], mut each: impl FnMut(&[[u8; 4]])) -> Result<()> {
     let mut fields = Fields::new(list);
     while let Some(field) = fields.next()? {
         match field {

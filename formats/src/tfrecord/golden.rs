@@ -124,7 +124,7 @@ fn write_all(records: &[Vec<u8>], compression: Compression) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-fn scan_all<'a>(bytes: &'a [u8], crc: CrcPolicy) -> Result<Vec<&'a [u8]>> {
+fn scan_all(bytes: &[u8], crc: CrcPolicy) -> Result<Vec<&[u8]>> {
     let mut scanner = Scanner::new(bytes, "file", crc);
     let mut records = Vec::new();
     while let Some(record) = scanner.next()? {

@@ -4,7 +4,7 @@
 //! locate sources -> fetch -> read, encode, sort, write shards -> verify -> publish -> commit
 //! ```
 //!
-//! All happens in a staging folder under the data folder ([`staging`]); what is finished there is journaled, so that the same
+//! All happens in a staging folder under the data folder (`staging`); what is finished there is journaled, so that the same
 //! request goes on after a kill. The version's folder gets its name by one rename, and the catalog its entry by one commit.
 
 mod graph;
