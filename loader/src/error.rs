@@ -58,6 +58,9 @@ pub enum Error {
     /// A file cannot be opened or read.
     #[error(transparent)]
     Format(#[from] prep_formats::Error),
+    /// The catalog does not have it, or cannot be read.
+    #[error(transparent)]
+    Catalog(#[from] prep_catalog::Error),
     /// A loading thread panicked: a bug of this program, named by its message.
     #[error("a loading thread panicked in the batch at sample position {position}: {message}")]
     Panic {
