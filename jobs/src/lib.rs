@@ -11,6 +11,7 @@
 //! | [`fetch`], [`archive`] | sources onto this machine; archives as streams |
 //! | [`build`](mod@build) | staging, the job graph, publishing |
 //! | [`tfds`] | order and shards as TFDS |
+//! | [`describe`] | datasets and builds as JSON |
 //! | [`monitor`], [`resources`] | watching and stopping a job; memory, cores, disks |
 //! | [`cli`] | the command |
 #![allow(
@@ -22,6 +23,7 @@ pub mod archive;
 pub mod build;
 pub mod builder;
 pub mod cli;
+pub mod describe;
 pub mod error;
 pub mod fetch;
 pub mod monitor;

@@ -1,7 +1,6 @@
 //! `prep build`.
 
 use std::io::{self, Write};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -13,10 +12,11 @@ use crate::build::{BuildOutcome, BuildRequest, OnError, Status};
 use crate::cli::output::{Hinted, Usage};
 use crate::cli::progress::{Display, stage_json};
 use crate::cli::{Global, Outcome};
+use crate::describe;
 use crate::error::Cancelled;
 use crate::monitor::Monitor;
 use crate::readers::RecipeBuilder;
-use crate::recipe::{self, Recipe, builtin};
+use crate::recipe;
 use crate::resources::{parse_size, show_size};
 
 /// Builds a dataset into ArrayRecord shards and registers it in the catalog.
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
     };
     if let Some(path) = &args.report {
         let report = match &result {
-            Ok(outcome) => outcome_json(outcome),
+            Ok(outcome) => describe::outcome(outcome),
             Err(error) => json!({"status": "failed", "name": name, "error": format!("{error:#}")}),
         };
         let report = with_stages(report, &monitor);
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
     }
     let outcome = result.map_err(|error| explain(error, &name))?;
     if args.json {
-        let mut line = with_stages(outcome_json(&outcome), &monitor);
+        let mut line = with_stages(describe::outcome(&outcome), &monitor);
         line["event"] = "done".into();
         writeln!(io::stdout(), "{line}")?;
     } else if !global.quiet {
@@ -116,7 +116,7 @@ fn request(args: &Build) -> Result<BuildRequest> {
     if args.shards.is_some_and(|shards| !(1..=100_000).contains(&shards)) {
         return Err(usage("`--shards` is out of range: 1 to 100000".to_owned()));
     }
-    let mut request = BuildRequest::new(Arc::new(RecipeBuilder::new(find_recipe(&args.recipe)?)))
+    let mut request = BuildRequest::new(Arc::new(RecipeBuilder::new(recipe::find(&args.recipe)?)))
         .from(args.from.clone())
         .on_error(on_error)
         .overwrite(args.overwrite)
@@ -128,22 +128,6 @@ fn request(args: &Build) -> Result<BuildRequest> {
     request.workers = args.workers.unwrap_or(request.workers);
     request.memory_bytes = memory.unwrap_or(request.memory_bytes);
     Ok(request)
-}
-
-/// A recipe file where the text looks like a path, else a built-in one.
-fn find_recipe(text: &str) -> Result<Recipe> {
-    let path = Path::new(text);
-    if path
-        .extension()
-        .is_some_and(|end| end.eq_ignore_ascii_case("toml"))
-        || text.contains(['/', '\\'])
-    {
-        return Ok(recipe::read(path)?);
-    }
-    builtin::find(text).map_err(|unknown| {
-        let hint = unknown.hint();
-        Hinted::new(unknown.to_string(), hint).into()
-    })
 }
 
 /// Ctrl-C stops the job at the next good moment; a second one ends the process.
@@ -179,41 +163,6 @@ fn quote(word: &str) -> String {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-fn outcome_json(outcome: &BuildOutcome) -> serde_json::Value {
-    let splits: serde_json::Map<_, _> = outcome
-        .splits
-        .iter()
-        .map(|split| {
-            let value = json!({
-                "examples": split.examples,
-                "shards": split.shards,
-                "bytes": split.bytes,
-                "skipped": split.skipped,
-            });
-            (split.name.clone(), value)
-        })
-        .collect();
-    json!({
-        "status": outcome.status.name(),
-        "name": outcome.name,
-        "config": outcome.config,
-        "version": outcome.version,
-        "path": outcome.path,
-        "fingerprint": outcome.fingerprint,
-        "splits": splits,
-        "skipped": outcome.skipped,
-        "log": outcome.log,
-        "seconds": (outcome.seconds * 1e3).round() / 1e3,
-        "workers": outcome.workers,
-        "memory_bytes": outcome.memory_bytes,
-        "peak_held_bytes": outcome.peak_held_bytes,
-        "spilled_bytes": outcome.spilled_bytes,
-        "source_bytes": outcome.source_bytes,
-        "shards_found_finished": outcome.shards_found,
-        "unchecked_sources": outcome.unchecked,
-    })
 }
 
 fn with_stages(mut report: serde_json::Value, monitor: &Monitor) -> serde_json::Value {

@@ -180,6 +180,24 @@ fn place(file: &str, line: Option<usize>, field: &str) -> String {
     text + ": "
 }
 
+/// The recipe in a file, where the text looks like a path (it ends in `.toml` or has a slash), else a built-in one.
+///
+/// # Errors
+/// As [`read`]; an unknown dataset, with near names as a [`Hinted`](crate::error::Hinted).
+pub fn find(text: &str) -> anyhow::Result<Recipe> {
+    let path = Path::new(text);
+    let is_toml = path
+        .extension()
+        .is_some_and(|end| end.eq_ignore_ascii_case("toml"));
+    if is_toml || text.contains(['/', '\\']) {
+        return Ok(read(path)?);
+    }
+    builtin::find(text).map_err(|unknown| {
+        let hint = unknown.hint();
+        crate::error::Hinted::new(unknown.to_string(), hint).into()
+    })
+}
+
 /// Reads the recipe at a path. Relative source paths are taken from the recipe's folder.
 ///
 /// # Errors

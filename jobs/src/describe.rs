@@ -1,0 +1,178 @@
+//! Datasets and builds as JSON: what `prep list --json`, `prep show --json` and `prep build --json` print, and what Python gets.
+
+use anyhow::{Context, Result};
+use prep_catalog::{Listed, Resolved, SplitSummary, VersionRecord};
+use prep_formats::features::{Feature, Features};
+use serde_json::{Map, Value, json};
+
+use crate::build::BuildOutcome;
+
+/// A version in a listing: `name`, `config`, `version`, `splits` {name: {`examples`, `shards`, `bytes`}}, `fingerprint`, `path`.
+pub fn listed(listed: &Listed) -> Value {
+    entry(
+        &listed.name,
+        listed.config.as_deref(),
+        &listed.record,
+        listed.folder.to_string(),
+    )
+}
+
+/// A version as [`listed`], and `features`, `sources`, `statistics`, `tags` [{`name`, `version`}], `log`, `layout`, `flags`.
+///
+/// # Errors
+/// The features cannot be read.
+pub fn resolved(resolved: &Resolved) -> Result<Value> {
+    let folder = &resolved.folder;
+    let path = folder
+        .as_path()
+        .context("only local datasets can be described yet")?;
+    let features = Features::read_folder(&path)?;
+    let manifest = &resolved.manifest;
+    let sum = |of: fn(&SplitSummary) -> u64| {
+        resolved
+            .record
+            .splits
+            .iter()
+            .map(|(_, split)| of(split))
+            .sum::<u64>()
+    };
+    let mut object = entry(
+        &resolved.name,
+        resolved.config.as_deref(),
+        &resolved.record,
+        folder.to_string(),
+    );
+    object["features"] = describe_features(&features);
+    object["sources"] = manifest
+        .sources
+        .iter()
+        .map(|source| json!({"name": source.name, "bytes": source.bytes, "sha256": source.sha256}))
+        .collect();
+    object["statistics"] = json!({
+        "examples": sum(|split| split.examples),
+        "bytes": sum(|split| split.bytes),
+        "skipped": resolved.record.skipped_records,
+    });
+    object["tags"] = resolved
+        .tags
+        .iter()
+        .map(|tag| json!({"name": tag, "version": resolved.version}))
+        .collect();
+    object["log"] = resolved.log_number.into();
+    object["layout"] = manifest.layout.clone().into();
+    object["flags"] = json!(resolved.record.flags);
+    Ok(object)
+}
+
+fn entry(name: &str, config: Option<&str>, record: &VersionRecord, path: String) -> Value {
+    let splits: Map<String, Value> = record
+        .splits
+        .iter()
+        .map(|(name, split)| {
+            let counts = json!({"examples": split.examples, "shards": split.shards, "bytes": split.bytes});
+            (name.clone(), counts)
+        })
+        .collect();
+    json!({
+        "name": name,
+        "config": config,
+        "version": record.version,
+        "splits": splits,
+        "fingerprint": record.fingerprint,
+        "path": path,
+    })
+}
+
+/// A schema in the words of recipes: {name: {`kind`, `dtype`, `shape`, ..}}; `null` in a shape is a size that varies.
+pub fn describe_features(features: &Features) -> Value {
+    let object: Map<String, Value> = features
+        .iter()
+        .map(|(name, feature)| (name.to_string(), describe_feature(feature)))
+        .collect();
+    object.into()
+}
+
+fn describe_feature(feature: &Feature) -> Value {
+    let kind = match feature {
+        Feature::Tensor { .. } => "tensor",
+        Feature::Scalar { .. } => "scalar",
+        Feature::Text => "text",
+        Feature::ClassLabel { .. } => "class_label",
+        Feature::Image { .. } => "image",
+        _ => "other",
+    };
+    let mut object = json!({"kind": kind, "dtype": feature.dtype().name(), "shape": feature.shape()});
+    match feature {
+        Feature::ClassLabel { num_classes, names } => {
+            object["num_classes"] = (*num_classes).into();
+            object["names"] = names.clone().into();
+        }
+        Feature::Image { encoding_format, .. } => object["encoding_format"] = encoding_format.clone().into(),
+        _ => {}
+    }
+    object
+}
+
+/// How a build ended: `status` (`built`, `up to date` or `planned`), the dataset, its splits, and what the build took.
+pub fn outcome(outcome: &BuildOutcome) -> Value {
+    let splits: Map<String, Value> = outcome
+        .splits
+        .iter()
+        .map(|split| {
+            let value = json!({
+                "examples": split.examples,
+                "shards": split.shards,
+                "bytes": split.bytes,
+                "skipped": split.skipped,
+            });
+            (split.name.clone(), value)
+        })
+        .collect();
+    json!({
+        "status": outcome.status.name(),
+        "name": outcome.name,
+        "config": outcome.config,
+        "version": outcome.version,
+        "path": outcome.path,
+        "fingerprint": outcome.fingerprint,
+        "splits": splits,
+        "skipped": outcome.skipped,
+        "log": outcome.log,
+        "seconds": (outcome.seconds * 1e3).round() / 1e3,
+        "workers": outcome.workers,
+        "memory_bytes": outcome.memory_bytes,
+        "peak_held_bytes": outcome.peak_held_bytes,
+        "spilled_bytes": outcome.spilled_bytes,
+        "source_bytes": outcome.source_bytes,
+        "shards_found_finished": outcome.shards_found,
+        "unchecked_sources": outcome.unchecked,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use prep_formats::value::DType;
+
+    #[test]
+    fn features_are_described_in_the_words_of_recipes() {
+        let image = Feature::Image {
+            shape: vec![None, Some(28), Some(1)],
+            dtype: DType::UInt8,
+            encoding_format: None,
+        };
+        let label = Feature::ClassLabel {
+            num_classes: 2,
+            names: vec!["a".into(), "b".into()],
+        };
+        let features = Features::new(vec![("label".into(), label), ("image".into(), image)]).unwrap();
+        assert_eq!(
+            describe_features(&features),
+            json!({
+                "image": {"kind": "image", "dtype": "uint8", "shape": [null, 28, 1], "encoding_format": null},
+                "label": {"kind": "class_label", "dtype": "int64", "shape": [], "num_classes": 2, "names": ["a", "b"]},
+            })
+        );
+    }
+}
