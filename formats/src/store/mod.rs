@@ -7,7 +7,7 @@
 //! | write a file that appears whole or not at all | [`AtomicFile`] |
 //! | put a finished folder in its place, or swap it with the old one | [`publish_folder`], [`rename_exchange`] |
 //! | keep two processes off the same folder | [`FileLock`] |
-//! | talk to a catalog's object store, and wait for it | [`object_store`], [`block_on`] |
+//! | talk to a catalog's object store, and wait for it | [`object_store()`], [`block_on`] |
 
 mod atomic;
 mod location;
