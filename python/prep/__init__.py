@@ -15,16 +15,27 @@ Importing this package starts no threads and imports no NumPy: the first batch d
 """
 
 from prep import errors, grain
+from prep._api import Stage, build, list, load, open, show
 from prep._array_record import ArrayRecordDataSource
-from prep._core import __version__
-from prep._spec import ArraySpec
+from prep._core import Dataset, Loader, __version__
+from prep._spec import ArraySpec, Batch, Element
 from prep.errors import PrepError
 
 __all__ = [
     "ArrayRecordDataSource",
     "ArraySpec",
+    "Batch",
+    "Dataset",
+    "Element",
+    "Loader",
     "PrepError",
+    "Stage",
     "__version__",
+    "build",
     "errors",
     "grain",
+    "list",
+    "load",
+    "open",
+    "show",
 ]

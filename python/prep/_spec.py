@@ -1,8 +1,8 @@
-"""What an array of a batch looks like."""
+"""What elements and batches look like."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple
 
 if TYPE_CHECKING:
     import numpy
@@ -18,3 +18,9 @@ class ArraySpec(NamedTuple):
 
     shape: tuple[int | None, ...]
     dtype: numpy.dtype
+
+
+# A dict of arrays; byte strings and text are object arrays of `bytes`, features whose shape varies are lists of arrays.
+Batch = Dict[str, Any]
+# A dict of arrays, NumPy scalars and `bytes`.
+Element = Dict[str, Any]

@@ -18,7 +18,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyList, PySlice, PyString, PyTuple, PyType};
 
 use crate::error::Kind;
 
@@ -26,6 +26,7 @@ use crate::error::Kind;
 ///
 /// From [`Lent::new`] to its drop Rust does not touch the buffers: Python's arrays are the only ones that read and write them.
 struct Lent {
+    process: u32,
     owner: NonNull<dyn DerefMut<Target = Batch> + Send>,
     /// Where the elements of each column lie, and how many bytes.
     buffers: Vec<(*mut u8, usize)>,
@@ -51,12 +52,20 @@ impl Lent {
             .collect();
         // A raw pointer, since a `Box` that moves would claim that nothing else points into it.
         let owner = NonNull::from(Box::leak(owner));
-        Self { owner, buffers }
+        Self {
+            process: std::process::id(),
+            owner,
+            buffers,
+        }
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
+        // In a child of a fork the pool's lock may be held for ever: the memory is left to the end of the process.
+        if self.process != std::process::id() {
+            return;
+        }
         // SAFETY: made by `Box::leak` in `new`, and given back once, here.
         drop(unsafe { Box::from_raw(self.owner.as_ptr()) });
     }
@@ -174,20 +183,20 @@ impl Layout {
                     Part::View { shape }
                 }
                 ColumnData::Bytes { offsets, data } => {
-                    let strings = offsets
+                    let strings: Vec<_> = offsets
                         .windows(2)
-                        .map(|pair| PyBytes::new(py, &data[pair[0] as usize..pair[1] as usize]));
-                    Part::Made(if single {
-                        let mut strings = strings;
-                        match strings.next() {
-                            Some(string) => string.into_any(),
-                            None => return Err(Kind::Internal.error("a batch of one row has none")),
+                        .map(|pair| PyBytes::new(py, &data[pair[0] as usize..pair[1] as usize]))
+                        .collect();
+                    Part::Made(match strings.as_slice() {
+                        [string] if single && column.spec.shape.is_empty() => string.clone().into_any(),
+                        _ => {
+                            let mut shape: Vec<u64> =
+                                column.spec.shape.iter().map(|size| size.unwrap_or(0)).collect();
+                            if !single {
+                                shape.insert(0, rows as u64);
+                            }
+                            objects(py, strings, &shape)?
                         }
-                    } else {
-                        let list = PyList::new(py, strings.collect::<Vec<_>>())?;
-                        let empty = numpy(py, "empty")?.call1((rows, numpy(py, "object_")?))?;
-                        empty.set_item(pyo3::types::PySlice::full(py), list)?;
-                        empty
                     })
                 }
                 ColumnData::Ragged { shapes, offsets, .. } => {
@@ -282,6 +291,21 @@ fn array<'py>(
         buffer,
         offset,
     ))
+}
+
+/// An object array of byte strings.
+fn objects<'py>(
+    py: Python<'py>,
+    strings: Vec<Bound<'py, PyBytes>>,
+    shape: &[u64],
+) -> PyResult<Bound<'py, PyAny>> {
+    let flat = numpy(py, "empty")?.call1((strings.len(), dtype(py, DType::String)?))?;
+    flat.set_item(PySlice::full(py), PyList::new(py, strings)?)?;
+    if shape.len() == 1 {
+        Ok(flat)
+    } else {
+        flat.call_method1("reshape", (PyTuple::new(py, shape)?,))
+    }
 }
 
 /// An array without dimensions as a NumPy scalar, others as they are.

@@ -97,13 +97,14 @@ pub(crate) fn on_thread<T: Send + 'static, E: IntoPython + Send + 'static>(
                 );
             }
         }
-        if signal.is_none()
-            && let Err(error) = py.check_signals().and_then(|()| tick())
-        {
-            cancel();
-            if !finish {
+        let tick = if signal.is_none() { tick() } else { Ok(()) };
+        if let Err(error) = py.check_signals().and(tick) {
+            // A second signal does not wait for order.
+            if !finish || signal.is_some() {
+                cancel();
                 return Err(error);
             }
+            cancel();
             signal = Some(error);
         }
     }
@@ -116,17 +117,18 @@ fn caught<T>(work: impl FnOnce() -> T) -> PyResult<T> {
     GUARDS.with_borrow_mut(|guards| *guards -= 1);
     result.map_err(|payload| {
         let place = PANIC_PLACE.take();
-        Kind::Internal.error(report(&*payload, place.as_deref()))
+        Kind::Internal.error(report(&message(&*payload), place.as_deref()))
     })
 }
 
-/// The text of a panic, with what to do about it.
-pub(crate) fn report(payload: &(dyn Any + Send), place: Option<&str>) -> String {
-    let message = payload
-        .downcast_ref::<&str>()
-        .map(ToString::to_string)
-        .or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".into());
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".into())
+}
+
+/// The text of an internal failure, with what to do about it.
+pub(crate) fn report(message: &str, place: Option<&str>) -> String {
     format!(
         "internal failure: {message}{}; this is a bug of prep {}, not of your program: please report it with this message \
          and the call that led to it",
@@ -171,6 +173,11 @@ impl<T> OfProcess<T> {
     /// The value, or `None` in any other process.
     pub(crate) fn get(&self) -> Option<&T> {
         (self.process == std::process::id()).then_some(&*self.value)
+    }
+
+    /// The value in whatever process: for fields that no lock guards and no thread changes.
+    pub(crate) fn inherited(&self) -> &T {
+        &self.value
     }
 }
 

@@ -4,6 +4,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
+use crate::boundary;
+
 /// The exceptions of `prep/errors.py`, one per thing a caller would catch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -81,6 +83,56 @@ pub(crate) fn kind_of_format(error: &prep_formats::Error) -> Kind {
         Error::Invalid(_) => Kind::Invalid,
         _ => Kind::Storage,
     }
+}
+
+impl IntoPython for prep_catalog::Error {
+    fn into_python(self) -> PyErr {
+        with_hint(kind_of_catalog(&self), chain(&self), self.hint())
+    }
+}
+
+pub(crate) fn kind_of_catalog(error: &prep_catalog::Error) -> Kind {
+    use prep_catalog::Error;
+    match error {
+        Error::Format(error) => kind_of_format(error),
+        Error::Name { .. } => Kind::Invalid,
+        Error::UnknownDataset { .. } | Error::UnknownConfig { .. } | Error::UnknownVersion { .. } => {
+            Kind::NotFound
+        }
+        Error::DamagedEntry { .. } | Error::Manifest { .. } | Error::Data { .. } => Kind::Damaged,
+        Error::TooNew { .. } => Kind::Unsupported,
+        Error::Conflict { .. } | Error::Contended { .. } => Kind::Conflict,
+        _ => Kind::Storage,
+    }
+}
+
+impl IntoPython for prep_loader::Error {
+    fn into_python(self) -> PyErr {
+        use prep_loader::Error;
+        if let Error::Catalog(error) = self {
+            return error.into_python();
+        }
+        let kind = match &self {
+            Error::Options(_) | Error::Split { .. } => Kind::Invalid,
+            Error::State(_) | Error::Conflict(_) => Kind::State,
+            Error::OutOfRange { .. } => Kind::OutOfRange,
+            Error::Changed { .. } => Kind::Damaged,
+            Error::Record { source, .. } => kind_of_format(source),
+            Error::Format(error) => kind_of_format(error),
+            Error::Panic { .. } => return Kind::Internal.error(boundary::report(&self.to_string(), None)),
+            _ => Kind::Storage,
+        };
+        kind.error(chain(&self))
+    }
+}
+
+/// An error of the given kind, with what to do about it after the text.
+pub(crate) fn with_hint(kind: Kind, mut text: String, hint: Option<String>) -> PyErr {
+    if let Some(hint) = hint {
+        text += "; ";
+        text += &hint;
+    }
+    kind.error(text)
 }
 
 /// An error and its causes on one line, separated by colons; a cause that its parent has said already is not repeated.

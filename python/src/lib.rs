@@ -6,17 +6,19 @@
 //! | `command.rs` | the command `prep` |
 //! | `error.rs` | Rust errors as `prep.errors` |
 //! | `arrays.rs` | batches as NumPy arrays without a copy |
+//! | `dataset.rs`, `loader.rs` | random access and batches of a dataset |
 //! | `record_files.rs` | records of ArrayRecord files by index |
+//! | `registry.rs` | list, show, build |
 
-#[allow(dead_code, reason = "used by the loader classes, which follow")]
 mod arrays;
-#[allow(dead_code, reason = "used by the loader classes, which follow")]
 mod boundary;
 mod command;
-#[allow(dead_code, reason = "used by the loader classes, which follow")]
+mod dataset;
 mod error;
 mod hooks;
+mod loader;
 mod record_files;
+mod registry;
 
 use pyo3::prelude::*;
 
@@ -29,9 +31,15 @@ mod _core {
     #[pymodule_export]
     use crate::command::command;
     #[pymodule_export]
+    use crate::dataset::{Dataset, load, open};
+    #[pymodule_export]
     use crate::hooks::{_block, _panic};
     #[pymodule_export]
+    use crate::loader::Loader;
+    #[pymodule_export]
     use crate::record_files::RecordFiles;
+    #[pymodule_export]
+    use crate::registry::{build, list, show};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

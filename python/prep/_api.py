@@ -1,0 +1,225 @@
+"""`open`, `load`, `list`, `show`, `build`: what most programs need."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, List, Literal, NamedTuple, TypeAlias
+
+from prep import _core
+from prep._core import Dataset, Loader
+
+_log = logging.getLogger("prep")
+
+Order: TypeAlias = Literal["prep", "grain", "source"]
+
+
+def open(name: str, *, split: str = "train", catalog: str | os.PathLike[str] | None = None) -> Dataset:
+    """Opens a split of a dataset for random access. Reads the catalog and the manifest, and no shard.
+
+    >>> dataset = open("cifar10", split="test[:50%]")
+    >>> len(dataset), dataset[0]["image"].shape, dataset[-1]["label"].dtype
+    (30, (32, 32, 3), dtype('int64'))
+    >>> dataset[[3, 1, 4]]["image"].shape, dataset[10:20]["label"].shape
+    ((3, 32, 32, 3), (10,))
+
+    Args:
+        name: `name`, `name/config`, `name:version`, `name@tag`.
+        split: As TFDS reads it: `train`, `train[:80%]`, `train[1000:2000]`, `train+test`.
+        catalog: Folder or URL; default `$PREP_CATALOG`, else a folder under `$PREP_HOME`.
+
+    Raises:
+        NotFoundError: No such dataset, version or tag (near names are told).
+        InvalidError: The split does not fit.
+    """
+    return _core.open(name, split, _path(catalog))
+
+
+def load(
+    name: str,
+    *,
+    split: str | None = None,
+    batch_size: int,
+    seed: int | None = None,
+    num_epochs: int | None = None,
+    drop_remainder: bool = False,
+    shard_index: int = 0,
+    shard_count: int = 1,
+    order: Order | None = None,
+    num_threads: int | None = None,
+    prefetch: int | None = None,
+    prefetch_bytes: int | None = None,
+    columns: Sequence[str] | None = None,
+    decode: bool = True,
+    catalog: str | os.PathLike[str] | None = None,
+    state: dict[str, Any] | str | None = None,
+) -> Loader:
+    """Opens a stream of shuffled batches: dicts of NumPy arrays, made ahead by threads of Rust, without a copy.
+
+    >>> loader = load("cifar10", split="test", batch_size=16, seed=42, num_epochs=1)
+    >>> len(loader), [batch["image"].shape[0] for batch in loader]
+    (4, [16, 16, 16, 12])
+    >>> batch = next(load("cifar10", batch_size=16, drop_remainder=True))
+    >>> {name: (array.shape, str(array.dtype)) for name, array in batch.items()}
+    {'id': ((16,), 'object'), 'image': ((16, 32, 32, 3), 'uint8'), 'label': ((16,), 'int64')}
+
+    Features of one shape are arrays with the batch as first dimension; byte strings and text are object arrays of `bytes`; features
+    whose shape varies from row to row are lists of arrays. An array may be kept and written to: its memory goes back to the loader
+    when the last array of the batch is gone.
+
+    The stream depends on dataset, split, seed and order only: not on threads, prefetch or the number of hosts, which deal the rows of
+    one global stream between them. Going on from a state gives the batches that would have followed:
+
+    >>> loader = load("cifar10", batch_size=16, seed=1)
+    >>> first, state, second = next(loader), loader.state(), next(loader)
+    >>> again = next(load("cifar10", batch_size=16, state=state))
+    >>> bool((again["label"] == second["label"]).all())
+    True
+
+    Args:
+        name: `name`, `name/config`, `name:version`, `name@tag`.
+        split: As TFDS reads it. Default: the state's, else `train`.
+        batch_size: Rows of a batch on this host.
+        seed: Of the shuffle, 0 to 2**64 - 1. Default: the state's, else 0.
+        num_epochs: After which the stream ends, counted from its start. Default: it is endless.
+        drop_remainder: Leaves out the last batch of an epoch where it is not full: all arrays have one shape then.
+        shard_index: Which host this is, from 0.
+        shard_count: Number of hosts.
+        order: `prep`, `grain` (`MapDataset.shuffle(seed)`, bit for bit) or `source` (no shuffle). Default: the state's, else `prep`.
+        num_threads: That read and decode; 0: in the caller's. Default: one per core.
+        prefetch: Batches made ahead. Default: two a thread.
+        prefetch_bytes: A limit beside that. Default: 256 MiB.
+        columns: Features to deliver. Default: all.
+        decode: Whether images become pixels; else they stay PNG or JPEG bytes.
+        catalog: Folder or URL; default `$PREP_CATALOG`, else a folder under `$PREP_HOME`.
+        state: Where to go on: what `Loader.state()` gave.
+
+    Raises:
+        NotFoundError: No such dataset, version or tag.
+        InvalidError: An option that cannot be right.
+        StateError: The state is of another stream; both sides are named.
+    """
+    options = {
+        "batch_size": batch_size,
+        "seed": seed,
+        "num_epochs": num_epochs,
+        "drop_remainder": drop_remainder,
+        "shard_index": shard_index,
+        "shard_count": shard_count,
+        "order": order,
+        "num_threads": num_threads,
+        "prefetch": prefetch,
+        "prefetch_bytes": prefetch_bytes,
+        "columns": None if columns is None else [*columns],
+        "decode": decode,
+    }
+    return _core.load(name, split, _path(catalog), options, state)
+
+
+def list(*, catalog: str | os.PathLike[str] | None = None) -> List[dict[str, Any]]:
+    """Lists the datasets of the catalog: `name`, `config`, `version`, `splits`, `fingerprint`, `path`, as `prep list --json`.
+
+    >>> [(entry["name"], entry["splits"]["test"]["examples"]) for entry in list()]
+    [('cifar10', 60)]
+
+    Args:
+        catalog: Folder or URL; default `$PREP_CATALOG`, else a folder under `$PREP_HOME`.
+    """
+    versions, problems = _core.list(_path(catalog))
+    for problem in problems:
+        _log.warning("%s", problem)
+    return versions
+
+
+def show(name: str, *, catalog: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Describes one dataset: as `list`, and `features`, `sources`, `statistics`, `tags`, as `prep show --json`.
+
+    >>> entry = show("cifar10")
+    >>> entry["version"], entry["features"]["image"]["shape"], entry["features"]["label"]["names"][:2]
+    ('3.0.2', [32, 32, 3], ['airplane', 'automobile'])
+
+    Raises:
+        NotFoundError: No such dataset, version or tag (near names are told).
+    """
+    return _core.show(name, _path(catalog))
+
+
+class Stage(NamedTuple):
+    """How far one stage of a build is."""
+
+    name: str
+    """What it does: `fetch cifar-10-binary.tar.gz`."""
+    unit: str
+    """What is counted: `bytes` or `examples`."""
+    done: int
+    total: int | None
+    """`None` where it is not known yet."""
+    finished: bool
+
+
+def build(
+    recipe: str | os.PathLike[str],
+    *,
+    from_: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    catalog: str | os.PathLike[str] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    memory: int | str | None = None,
+    shards: int | None = None,
+    on_error: str = "fail",
+    overwrite: bool = False,
+    checksum: bool = True,
+    dry_run: bool = False,
+    progress: Callable[[List[Stage]], object] | None = None,
+) -> dict[str, Any]:
+    """Builds a dataset into ArrayRecord shards and registers it in the catalog, as the command `prep build`.
+
+    Blocks until it is done. Ctrl-C stops it within a second and keeps what is finished: the same call goes on from there. What is
+    there already is left alone.
+
+    >>> outcome = build("cifar10", from_="../tests/golden/cifar10", checksum=False)
+    >>> outcome["status"], outcome["version"], outcome["splits"]["test"]["examples"]
+    ('up to date', '3.0.2', 60)
+
+    Args:
+        recipe: A built-in dataset (`cifar10`, `cifar100`, `fashion_mnist`, `kmnist`, `mnist`), or a recipe file.
+        from_: Files, folders or URLs that hold the sources, in place of the recipe's addresses.
+        catalog: Folder or URL; default `$PREP_CATALOG`, else a folder under `$PREP_HOME`.
+        data_dir: Where datasets lie. Default: `data` in the catalog.
+        workers: Threads. Default: one per core. The result does not depend on it.
+        memory: Budget: bytes, or text such as `"4GiB"`. Default: a quarter of the machine's. The result does not depend on it.
+        shards: Of each split. Default: the recipe decides.
+        on_error: What to do with a damaged record: `fail`, `skip` or `skip:MAX`.
+        overwrite: Replaces a different build of the same version.
+        checksum: Whether a source has to have the size and SHA-256 that the recipe states.
+        dry_run: Only says what would be done.
+        progress: Called some five times a second, with all stages so far. What it raises stops the build.
+
+    Returns:
+        `status` (`built`, `up to date`, `planned`), `name`, `config`, `version`, `path`, `fingerprint`, `splits` and more.
+
+    Raises:
+        BuildError, StorageError, DamagedError, NotFoundError: What stopped it; what was finished is kept.
+        ConflictError: Another build of this version is there already; see `overwrite`.
+    """
+    places = [from_] if isinstance(from_, (str, os.PathLike)) else from_
+    return _core.build(
+        os.fspath(recipe),
+        sources=[os.fspath(place) for place in places],
+        catalog=_path(catalog),
+        data_dir=_path(data_dir),
+        workers=workers,
+        memory=None if memory is None else str(memory),
+        shards=shards,
+        on_error=on_error,
+        overwrite=overwrite,
+        checksum=checksum,
+        dry_run=dry_run,
+        progress=None if progress is None else lambda stages: progress([Stage(*stage) for stage in stages]),
+        note=lambda is_warning, text: _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text),
+    )
+
+
+def _path(catalog: str | os.PathLike[str] | None) -> str | None:
+    return None if catalog is None else os.fspath(catalog)
