@@ -125,7 +125,7 @@ impl Dataset {
     /// # Errors
     /// A folder without manifest or features, a split string that does not fit.
     pub fn open_folder(folder: &Location, split: &str) -> Result<Self> {
-        let manifest = read_manifest(folder)?;
+        let manifest = Manifest::read(folder)?;
         Self::with_manifest(folder, manifest, split)
     }
 
@@ -623,7 +623,7 @@ fn manifest_path(folder: &Location) -> Option<PathBuf> {
 }
 
 fn check_manifest(folder: &Location, wanted: &Manifest) -> Result<()> {
-    let found = read_manifest(folder)?;
+    let found = Manifest::read(folder)?;
     if found == *wanted {
         return Ok(());
     }
@@ -642,15 +642,5 @@ fn check_manifest(folder: &Location, wanted: &Manifest) -> Result<()> {
             side(&found),
             side(wanted)
         ),
-    })
-}
-
-fn read_manifest(folder: &Location) -> Result<Manifest> {
-    let file = store::open(&folder.join(MANIFEST_FILE))?;
-    let mut text = vec![0; file.len() as usize];
-    file.read_at(0, &mut text)?;
-    serde_json::from_slice(&text).map_err(|error| Error::Changed {
-        path: file.name().to_string(),
-        reason: format!("this is not a manifest: {error}"),
     })
 }

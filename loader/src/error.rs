@@ -100,6 +100,14 @@ impl fmt::Display for Conflict {
 }
 
 impl Error {
+    /// What to do about it, where there is something to say beyond the message.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Catalog(error) => error.hint(),
+            _ => None,
+        }
+    }
+
     /// Whether the caller's options are at fault, and not files or data.
     pub fn is_usage(&self) -> bool {
         matches!(

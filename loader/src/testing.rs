@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use prep_catalog::fingerprint::SequenceHash;
 use prep_formats::array_record::{WriteOptions, Writer};
 use prep_formats::columns::{Batch, ColumnData};
 use prep_formats::features::{Feature, Features};
@@ -56,6 +57,7 @@ impl TestData {
             for (number, &length) in lengths.iter().enumerate() {
                 let path = format!("t-{split}.array_record-{number:05}-of-{:05}", lengths.len());
                 let mut writer = Writer::new(Vec::new(), WriteOptions::parse(options).unwrap()).unwrap();
+                let mut hash = SequenceHash::default();
                 for _ in 0..length {
                     let mut record = Vec::new();
                     let values = [
@@ -64,6 +66,7 @@ impl TestData {
                     ];
                     encoder.encode(&values, &mut record).unwrap();
                     writer.write(&record).unwrap();
+                    hash.push(&record);
                     split_bytes += record.len() as u64;
                     next += 1;
                 }
@@ -71,7 +74,7 @@ impl TestData {
                 std::fs::write(self.path().join(&path), &bytes).unwrap();
                 shards.push(serde_json::json!({
                     "path": path, "records": length, "bytes": bytes.len(), "sha256": hex(&Sha256::digest(&bytes)),
-                    "sequence_hash": "0".repeat(32), "min_key": null, "max_key": null,
+                    "sequence_hash": hash.to_hex(), "min_key": null, "max_key": null,
                 }));
             }
             manifest_splits.push(serde_json::json!({
