@@ -70,8 +70,8 @@ impl Record<'_> {
     }
 }
 
-/// From one channel after the other to one pixel after the other.
-fn interleave(planes: &[u8; PIXEL_BYTES], out: &mut [u8; PIXEL_BYTES]) {
+/// From one channel after the other to one pixel after the other: `u8[3, 32, 32]` to `u8[32, 32, 3]`.
+pub fn interleave(planes: &[u8; PIXEL_BYTES], out: &mut [u8; PIXEL_BYTES]) {
     let (red, rest) = planes.split_at(PLANE_BYTES);
     let (green, blue) = rest.split_at(PLANE_BYTES);
     let (pixels, _) = out.as_chunks_mut::<3>();

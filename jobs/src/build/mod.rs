@@ -374,11 +374,7 @@ impl Build {
             _ => Some(self.locate()?),
         };
         let standing = self.standing(&found, located.as_deref())?;
-        let staging_path = self
-            .registry
-            .data_dir
-            .join(staging::STAGING_FOLDER)
-            .join(self.registry.relative());
+        let staging_path = self.registry.staging_path();
         if let (Standing::Same, Found::Registered(manifest)) = (&standing, &found)
             && !staging_path.exists()
         {
@@ -422,7 +418,7 @@ impl Build {
             None => self.locate()?,
         };
         self.work(staging, &located)
-            .map_err(|error| explain_full_disk(error, &self.registry.data_dir))
+            .map_err(|error| self.explain_full_disk(error, &located))
     }
 
     fn locate(&self) -> Result<Vec<Located>> {
@@ -656,61 +652,66 @@ impl Build {
         Ok(Vec::new())
     }
 
-    /// Refuses to begin where there is clearly no room, and warns where it may be tight.
-    fn check_room(&self, staging: &Staging, located: &[Located]) -> Result<()> {
-        let mut downloads = 0;
-        let mut sources = 0;
-        let mut unknown = false;
+    /// How much room the rest of the work takes.
+    fn room(&self, staging: &Path, located: &[Located]) -> Room {
+        let mut room = Room::default();
+        let (mut downloads, mut sources) = (0, 0);
         for (spec, place) in self.spec.sources.iter().zip(located) {
             let size = match place {
                 Located::File(path) => std::fs::metadata(path).ok().map(|file| file.len()),
                 Located::Url(_) => spec.bytes,
             };
             let Some(size) = size else {
-                unknown = true;
+                room.unknown = true;
                 continue;
             };
             sources += size;
             if let Located::Url(_) = place {
-                let folder = staging.downloads();
                 let there = [spec.name.clone(), format!("{}.part", spec.name)]
                     .into_iter()
-                    .filter_map(|name| Some(std::fs::metadata(folder.join(name)).ok()?.len()))
+                    .filter_map(|name| {
+                        Some(
+                            std::fs::metadata(staging.join("downloads").join(name))
+                                .ok()?
+                                .len(),
+                        )
+                    })
                     .max();
                 downloads += size.saturating_sub(there.unwrap_or(0));
             }
         }
         // Packed pictures come out about as large as they went in; what is written already takes no more room.
-        let written: u64 = folder_bytes(&staging.out());
+        let written = folder_bytes(&staging.join("out"));
         let spill = if sources > self.request.memory_bytes / 4 {
             sources
         } else {
             0
         };
-        let least = downloads + (sources / 2).saturating_sub(written);
-        let likely = downloads + (sources + sources / 4).saturating_sub(written) + spill;
+        room.least = downloads + (sources / 2).saturating_sub(written);
+        room.likely = downloads + (sources + sources / 4).saturating_sub(written) + spill;
+        room
+    }
+
+    /// Refuses to begin where there is clearly no room, and warns where it may be tight. It is the file system of the output
+    /// that counts.
+    fn check_room(&self, staging: &Staging, located: &[Located]) -> Result<()> {
+        let room = self.room(staging.root(), located);
         let free = resources::free_bytes(staging.root())?;
         let place = self.registry.data_dir.display();
         let show = resources::show_size;
-        if free < least {
+        let needs = format!("about {} are needed, {} are free", show(room.likely), show(free));
+        if free < room.least {
             return Err(Hinted::new(
-                format!(
-                    "not enough room at {place}: about {} are needed, {} are free",
-                    show(likely),
-                    show(free)
-                ),
+                format!("not enough room at {place}: {needs}"),
                 "free some space, or give another place with `--data-dir`",
             )
             .into());
         }
-        if free < likely {
-            let text = format!(
-                "there may not be enough room at {place}: about {} are needed, {} are free",
-                show(likely),
-                show(free)
-            );
-            self.request.monitor.warn(text);
-        } else if unknown {
+        if free < room.likely {
+            self.request
+                .monitor
+                .warn(format!("there may not be enough room at {place}: {needs}"));
+        } else if room.unknown {
             let text = format!(
                 "the sizes of some sources are not known; {} are free at {place}",
                 show(free)
@@ -718,6 +719,32 @@ impl Build {
             self.request.monitor.warn(text);
         }
         Ok(())
+    }
+
+    /// Says where the disk is full, how full, and how much is needed.
+    fn explain_full_disk(&self, error: anyhow::Error, located: &[Located]) -> anyhow::Error {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+
+        let full = error.chain().any(|cause| {
+            cause
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|error| matches!(error.kind(), StorageFull | QuotaExceeded))
+        });
+        if !full {
+            return error;
+        }
+        let root = self.registry.staging_path();
+        let needed = self.room(&root, located);
+        let free = resources::free_bytes(&self.registry.data_dir);
+        error.context(Hinted::new(
+            format!(
+                "no space is left at {}: about {} more are needed, {} are free",
+                self.registry.data_dir.display(),
+                resources::show_size(needed.likely),
+                free.map_or("none".to_owned(), resources::show_size)
+            ),
+            "free some space there, and give the same command again: it goes on from where it stopped",
+        ))
     }
 
     /// Compares checksums with the spec, unless the user does not want that.
@@ -924,6 +951,17 @@ impl Build {
     }
 }
 
+/// Bytes that the rest of the work takes on the disk.
+#[derive(Debug, Default)]
+struct Room {
+    /// With less than this it cannot end well.
+    least: u64,
+    /// An estimate on the safe side.
+    likely: u64,
+    /// Whether the size of some source is not known.
+    unknown: bool,
+}
+
 /// How what is there compares with what is asked for.
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
@@ -1021,26 +1059,6 @@ fn folder_bytes(folder: &Path) -> u64 {
     entries
         .filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()))
         .sum()
-}
-
-/// Says where the disk is full, and how full.
-fn explain_full_disk(error: anyhow::Error, data_dir: &Path) -> anyhow::Error {
-    let full = error.chain().any(|cause| {
-        cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
-            matches!(
-                error.kind(),
-                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
-            )
-        })
-    });
-    if !full {
-        return error;
-    }
-    let free = resources::free_bytes(data_dir).map_or("nothing".to_owned(), resources::show_size);
-    error.context(Hinted::new(
-        format!("no space is left at {}: {free} free", data_dir.display()),
-        "free some space there, and give the same command again: it goes on from where it stopped",
-    ))
 }
 
 /// An anyhow error of a path that should not be.

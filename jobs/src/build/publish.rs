@@ -10,6 +10,7 @@ use prep_catalog::name::{DatasetName, Selector};
 use prep_formats::store::{self, Location};
 use rustix::fs::Access;
 
+use crate::build::staging::STAGING_FOLDER;
 use crate::build::{absolute, not_local};
 use crate::builder::DatasetSpec;
 use crate::error::Hinted;
@@ -71,6 +72,11 @@ impl Registry {
     /// `NAME[/CONFIG]/VERSION`.
     pub(crate) fn relative(&self) -> PathBuf {
         self.relative.clone()
+    }
+
+    /// The staging folder of this version.
+    pub(crate) fn staging_path(&self) -> PathBuf {
+        self.data_dir.join(STAGING_FOLDER).join(&self.relative)
     }
 
     /// The catalog's place.

@@ -94,6 +94,7 @@ impl Shards {
         let totals = self.totals(shard);
         Ok(ShardFile {
             writer,
+            unfinished: Unfinished(Some(path.clone())),
             path,
             journal: Arc::clone(&self.journal),
             meter: Arc::clone(&self.meter),
@@ -160,6 +161,20 @@ pub(crate) struct ShardFile {
     summary: ShardSummary,
     first_key: Option<[u8; 16]>,
     last_key: Option<[u8; 16]>,
+    // Last, so that the writing thread has ended before the file is removed.
+    unfinished: Unfinished,
+}
+
+/// Removes a file unless it was finished: half a shard would only take room.
+#[derive(Debug)]
+struct Unfinished(Option<PathBuf>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.take() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 impl ShardFile {
@@ -180,6 +195,7 @@ impl ShardFile {
         self.summary.min_key = self.first_key.map(hex::encode);
         self.summary.max_key = self.last_key.map(hex::encode);
         self.journal.add(&Entry::Shard(self.summary.clone()))?;
+        self.unfinished.0 = None;
         Ok(self.summary)
     }
 }

@@ -11,16 +11,13 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use bytes::{Bytes, BytesMut};
+use prep_formats::cifar::{PIXEL_BYTES, SIDE, interleave};
 use prep_formats::value::{DType, Value};
 
 use crate::archive::{Member, MemberKind, Stream, Tar};
 use crate::builder::{Input, Output, Raw, Source, StartOver};
 use crate::recipe::{ReaderSpec, Recipe};
 
-const SIDE: usize = 32;
-/// Bytes of the pixels of one channel.
-const PLANE_BYTES: usize = SIDE * SIDE;
-const PIXEL_BYTES: usize = 3 * PLANE_BYTES;
 /// Bytes unpacked at a time; records are slices of such blocks.
 const BLOCK_BYTES: usize = 512 << 10;
 /// Longest file of label names.
@@ -205,8 +202,15 @@ impl Cifar {
         Ok(())
     }
 
-    pub(super) fn decode<'a>(&'a self, raw: &Raw, values: &mut Vec<(&'a str, Value)>) {
-        let (labels, planes) = raw.data.split_at(self.labels.len());
+    pub(super) fn decode<'a>(&'a self, raw: &Raw, values: &mut Vec<(&'a str, Value)>) -> Result<()> {
+        let (labels, planes) = raw.data.split_at(self.labels.len().min(raw.data.len()));
+        let planes = planes
+            .try_into()
+            .context("not a record of CIFAR's binary batches")?;
+        let mut pixels = vec![0; PIXEL_BYTES];
+        if let Some(pixels) = pixels.first_chunk_mut() {
+            interleave(planes, pixels);
+        }
         for (name, label) in self.labels.iter().zip(labels) {
             values.push((name, Value::Int(i64::from(*label))));
         }
@@ -215,28 +219,16 @@ impl Cifar {
             Value::Tensor {
                 dtype: DType::UInt8,
                 shape: vec![SIDE, SIDE, 3],
-                data: Bytes::from(interleave(planes)),
+                data: Bytes::from(pixels),
             },
         ));
+        Ok(())
     }
 }
 
 /// The key of a file's first record: the number of records in the files before it.
 fn first_key_of(known: &[Vec<Option<u64>>], (split, position): Slot) -> u64 {
     known[split][..position].iter().flatten().sum()
-}
-
-/// Red, green and blue planes, one after the other, as pixels.
-fn interleave(planes: &[u8]) -> Vec<u8> {
-    let (red, rest) = planes.split_at(PLANE_BYTES);
-    let (green, blue) = rest.split_at(PLANE_BYTES);
-    let mut pixels = vec![0; PIXEL_BYTES];
-    for (pixel, ((red, green), blue)) in pixels.chunks_exact_mut(3).zip(red.iter().zip(green).zip(blue)) {
-        pixel[0] = *red;
-        pixel[1] = *green;
-        pixel[2] = *blue;
-    }
-    pixels
 }
 
 /// The lines of a member that are not empty.
@@ -256,22 +248,4 @@ fn read_names(archive: &str, member: &Member, tar: &mut Tar<Stream>) -> Result<V
         .filter(|line| !line.is_empty())
         .map(str::to_owned)
         .collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn planes_become_pixels() {
-        let planes: Vec<u8> = (0..PIXEL_BYTES)
-            .map(|i| (i / PLANE_BYTES * 80 + i % 80) as u8)
-            .collect();
-        let pixels = interleave(&planes);
-        for at in [0, 1, 79, 1023] {
-            for channel in 0..3 {
-                assert_eq!(pixels[3 * at + channel], planes[channel * PLANE_BYTES + at]);
-            }
-        }
-    }
 }

@@ -1,22 +1,13 @@
 //! Pairs of IDX files: images and their labels.
 //!
 //! A record's key is its position. The two files are read side by side.
-//!
-//! | bytes | field | encoding |
-//! |---|---|---|
-//! | 2 | zeros | |
-//! | 1 | type of the elements, 8 for `uint8` | |
-//! | 1 | number of dimensions `n` | |
-//! | 4 `n` | dimensions, the first is the number of items | `u32`, big-endian |
-//! | rest | elements | C order |
-//!
-//! Source: "The MNIST database of handwritten digits", section "File formats".
 
 use std::io::Read;
 
 use anyhow::{Context, Result, bail};
 use bytes::BytesMut;
 use prep_formats::features::Feature;
+use prep_formats::idx::Header;
 use prep_formats::value::{DType, Value};
 
 use crate::archive::Stream;
@@ -25,8 +16,8 @@ use crate::recipe::{ReaderSpec, Recipe};
 
 /// Bytes of images read at a time; records are slices of such blocks.
 const BLOCK_BYTES: usize = 512 << 10;
-/// Most dimensions of a file that is believed.
-const MOST_DIMENSIONS: u8 = 8;
+/// Largest item that is believed, in bytes.
+const MOST_ITEM_BYTES: usize = 256 << 20;
 
 /// Reads pairs of IDX files as a recipe says.
 #[derive(Debug)]
@@ -150,36 +141,22 @@ impl Idx {
 
 /// Opens a file and reads its header: the dimensions.
 fn open(source: &Source) -> Result<(Stream, Vec<u32>)> {
-    let mut stream = source.open()?;
     let name = &source.name;
-    let mut start = [0; 4];
-    stream
-        .read_exact(&mut start)
-        .with_context(|| format!("could not read the header of {name}"))?;
-    let [0, 0, kind, count] = start else {
-        bail!("{name} is not an IDX file: it begins with {}", hex::encode(start));
-    };
-    if kind != 8 {
-        bail!("{name} has elements of type {kind}; only 8, `uint8`, is read");
+    let fault = || format!("could not read the header of {name}");
+    let mut stream = source.open()?;
+    let mut bytes = vec![0; 4];
+    stream.read_exact(&mut bytes).with_context(fault)?;
+    // The fourth byte is the number of dimensions; a wrong one is refused below.
+    let sizes = 4 * usize::from(bytes[3]);
+    (&mut stream)
+        .take(sizes as u64)
+        .read_to_end(&mut bytes)
+        .with_context(fault)?;
+    let (header, _) = Header::parse(&bytes).with_context(fault)?;
+    if header.item_bytes() > MOST_ITEM_BYTES {
+        bail!("{name} claims items of shape {:?}", header.item_shape());
     }
-    if count == 0 || count > MOST_DIMENSIONS {
-        bail!("{name} has {count} dimensions");
-    }
-    let mut dimensions = Vec::new();
-    for _ in 0..count {
-        let mut number = [0; 4];
-        stream
-            .read_exact(&mut number)
-            .with_context(|| format!("could not read the header of {name}"))?;
-        dimensions.push(u32::from_be_bytes(number));
-    }
-    let item_bytes = dimensions[1..]
-        .iter()
-        .try_fold(1u64, |all, n| all.checked_mul(u64::from(*n)));
-    if item_bytes.is_none_or(|bytes| bytes > 1 << 28) {
-        bail!("{name} claims items of shape {:?}", &dimensions[1..]);
-    }
-    Ok((stream, dimensions))
+    Ok((stream, header.dimensions))
 }
 
 fn read_exact(stream: &mut Stream, buffer: &mut [u8], record: u64, count: u32) -> Result<()> {

@@ -71,7 +71,7 @@ impl Builder for RecipeBuilder {
     fn decode(&self, raw: &Raw) -> Result<Vec<(&str, Value)>> {
         let mut values = Vec::with_capacity(4);
         match &self.reader {
-            Reader::Cifar(reader) => reader.decode(raw, &mut values),
+            Reader::Cifar(reader) => reader.decode(raw, &mut values)?,
             Reader::Idx(reader) => reader.decode(raw, &mut values),
         }
         let index = match raw.key {
