@@ -7,6 +7,7 @@ mod build;
 mod cat;
 mod cat_dataset;
 mod completions;
+mod from_catalog;
 mod inspect;
 mod list;
 mod load;

@@ -1,0 +1,48 @@
+//! What commands that take a dataset's name share: the catalog, opened, and its errors with their advice.
+
+use prep_catalog::{Catalog, DatasetName, Resolved};
+use prep_loader::Dataset;
+
+use crate::cli::output::{Hinted, Usage};
+
+/// Opens the catalog: `--catalog`, else `$PREP_CATALOG`, else the one in the home folder.
+pub(crate) fn catalog(given: Option<&str>) -> anyhow::Result<Catalog> {
+    let location = prep_catalog::catalog_location(given).map_err(advise)?;
+    Ok(Catalog::open(&location)
+        .map_err(advise)?
+        .suggesting(crate::recipe::builtin::names()))
+}
+
+/// Finds the version that a name means.
+pub(crate) fn resolve(given: Option<&str>, name: &str) -> anyhow::Result<Resolved> {
+    let name = DatasetName::parse(name).map_err(advise)?;
+    catalog(given)?.resolve(&name).map_err(advise)
+}
+
+/// Opens a split of a dataset.
+pub(crate) fn open(given: Option<&str>, name: &str, split: &str) -> anyhow::Result<Dataset> {
+    prep_loader::open(&catalog(given)?, name, split).map_err(explain)
+}
+
+/// A catalog's error with its advice.
+pub(crate) fn advise(error: prep_catalog::Error) -> anyhow::Error {
+    match error.hint() {
+        Some(hint) => {
+            let mut message = error.to_string();
+            if let Some(cause) = std::error::Error::source(&error) {
+                message += &format!(": {cause}");
+            }
+            Hinted::new(message, hint).into()
+        }
+        None => error.into(),
+    }
+}
+
+/// A loader's error: wrong usage where the split string does not fit.
+pub(crate) fn explain(error: prep_loader::Error) -> anyhow::Error {
+    match error {
+        prep_loader::Error::Catalog(error) => advise(error),
+        prep_loader::Error::Split { .. } | prep_loader::Error::Options(_) => Usage(error.to_string()).into(),
+        error => error.into(),
+    }
+}
