@@ -12,7 +12,7 @@ use std::time::Instant;
 use prep_formats::array_record::{WriteOptions, Writer};
 use prep_formats::columns::ColumnData;
 use prep_formats::features::{Feature, Features};
-use prep_formats::store::Location;
+use prep_formats::store::{Location, MemoryFile};
 use prep_formats::value::{DType, Value};
 use prep_loader::permutation::Permutation;
 use prep_loader::{Dataset, LoadOptions, Order};
@@ -135,12 +135,24 @@ fn write(folder: &Path, feature: Feature, images: u64) -> u64 {
             .unwrap();
         writer.write(&record).unwrap();
     }
-    publish(folder, &features, &writer.finish().unwrap(), images, 1);
+    let mut payload = 0;
+    let bytes = writer.finish().unwrap();
+    prep_formats::array_record::Reader::from_source(std::sync::Arc::new(MemoryFile::new(
+        "shard",
+        bytes.clone(),
+    )))
+    .unwrap()
+    .for_each(0..images, &mut Default::default(), |_, record| {
+        payload += record.len() as u64;
+        Ok(())
+    })
+    .unwrap();
+    publish(folder, &features, &bytes, images, 1, payload);
     sum
 }
 
 /// Writes a dataset folder whose shards are all the same bytes.
-fn publish(folder: &Path, features: &Features, shard: &[u8], records: u64, num_shards: u64) {
+fn publish(folder: &Path, features: &Features, shard: &[u8], records: u64, num_shards: u64, payload: u64) {
     std::fs::create_dir_all(folder).unwrap();
     for (name, text) in features.to_files() {
         std::fs::write(folder.join(name), text).unwrap();
@@ -157,7 +169,7 @@ fn publish(folder: &Path, features: &Features, shard: &[u8], records: u64, num_s
     let manifest = serde_json::json!({
         "format": 1, "name": "b", "config": null, "version": "1.0.0", "fingerprint": zeros(64), "recipe_sha256": zeros(64),
         "layout": "by-source", "sources": [], "splits": [{"name": "train", "records": records * num_shards,
-            "bytes": shard.len() as u64 * num_shards, "options": "uncompressed", "skipped": 0, "shards": shards}],
+            "bytes": payload * num_shards, "options": "uncompressed", "skipped": 0, "shards": shards}],
     });
     std::fs::write(folder.join("prep_manifest.json"), format!("{manifest:#}\n")).unwrap();
 }
@@ -165,6 +177,29 @@ fn publish(folder: &Path, features: &Features, shard: &[u8], records: u64, num_s
 fn stream(out: &mut impl Write, kind: &str, folder: &Path, images: u64, sum: u64, epochs: u64) {
     let dataset = Dataset::open_folder(&Location::from_path(folder), "train").unwrap();
     let bytes = dataset.manifest().splits[0].bytes / images;
+    // What reading alone costs: shuffled, hashes checked, nothing decoded.
+    let (mut plan, mut indices) = (
+        dataset.plan(&LoadOptions::new(256).num_epochs(epochs)).unwrap(),
+        Vec::new(),
+    );
+    let (cpu, mut read) = (cpu_seconds(), 0);
+    while let Some(step) = plan.next_step() {
+        indices.clear();
+        plan.indices(&step, &mut indices);
+        dataset
+            .visit_records(&indices, |_, record| {
+                read += record.len() as u64;
+                Ok(())
+            })
+            .unwrap();
+    }
+    assert_eq!(read, dataset.manifest().splits[0].bytes * epochs);
+    writeln!(
+        out,
+        "{kind} ({bytes} bytes), order prep, records only: {:.2} us of CPU a record",
+        (cpu_seconds() - cpu) / (images * epochs) as f64 * 1e6
+    )
+    .unwrap();
     for threads in [0, 1, 2] {
         for order in [Order::Prep, Order::Source] {
             let options = LoadOptions::new(256)
@@ -213,7 +248,14 @@ fn many_shards(out: &mut impl Write, folder: &Path, num_shards: u64) {
         .encode(&[("number", Value::Int(7))], &mut record)
         .unwrap();
     writer.write(&record).unwrap();
-    publish(folder, &features, &writer.finish().unwrap(), 1, num_shards);
+    publish(
+        folder,
+        &features,
+        &writer.finish().unwrap(),
+        1,
+        num_shards,
+        record.len() as u64,
+    );
     let begin = Instant::now();
     let dataset = Dataset::open_folder(&Location::from_path(folder), "train").unwrap();
     let opened = begin.elapsed();
