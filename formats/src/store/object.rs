@@ -72,6 +72,8 @@ fn slot() -> &'static Slot {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .thread_name("prep-store")
+        // Local stores work on threads of their own, which would linger for 10 s; a process that reads keeps none.
+        .thread_keep_alive(std::time::Duration::from_millis(100))
         .build()
         .expect("the system starts a runtime");
     let new = Box::into_raw(Box::new(Slot { process, runtime }));
