@@ -11,7 +11,7 @@
 Names are those of the command `prep`: `name`, `name/config`, `name:version`, `name@tag`. The catalog is `catalog=`, else `$PREP_CATALOG`,
 else a folder under `$PREP_HOME`. Errors are `prep.PrepError` and its subclasses in `prep.errors`.
 
-Importing this package starts no threads and imports no NumPy: the first batch does.
+Importing this package starts no threads and imports no NumPy: the first stream or element does.
 """
 
 from prep import errors, grain

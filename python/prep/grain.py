@@ -26,7 +26,7 @@ class DataSource:
     >>> len(source), source[0]["image"].shape
     (60, (32, 32, 3))
     >>> source
-    prep.grain.DataSource('cifar10:3.0.2', split='test[0:60]', decode=True)
+    prep.grain.DataSource('cifar10:3.0.2', split='test', decode=True)
 
     Args:
         name: `name`, `name/config`, `name:version`, `name@tag`.

@@ -4,7 +4,7 @@
 //! numpy.ndarray --base--> Buffer --Arc--> Lent --owns--> the batch, which goes back to its pool when the last array dies
 //! ```
 //!
-//! NumPy is imported by the first batch, not by `import prep`.
+//! NumPy is imported by the first stream or element, not by `import prep`.
 
 use std::ffi::c_int;
 use std::fmt;

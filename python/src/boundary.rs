@@ -70,12 +70,13 @@ pub(crate) fn on_thread<T: Send + 'static, E: IntoPython + Send + 'static>(
 ) -> PyResult<T> {
     let (sender, receiver) = sync_channel(1);
     let receiver = std::sync::Mutex::new(receiver);
-    let handle = thread::Builder::new().name("prep-call".into()).spawn(move || {
+    let started = thread::Builder::new().name("prep-call".into()).spawn(move || {
         let _ = sender.send(caught(work));
     });
-    if let Err(error) = handle {
-        return Err(Kind::Storage.error(format!("could not start a thread: {error}")));
-    }
+    let mut thread = match started {
+        Ok(thread) => Some(thread),
+        Err(error) => return Err(Kind::Storage.error(format!("could not start a thread: {error}"))),
+    };
     let mut signal = None;
     loop {
         let received = outside(py, || {
@@ -84,6 +85,14 @@ pub(crate) fn on_thread<T: Send + 'static, E: IntoPython + Send + 'static>(
         })?;
         match received {
             Ok(result) => {
+                // It has nothing left to do: once it is gone, the call leaves no thread behind.
+                if let Some(thread) = thread.take() {
+                    let _ = outside(py, || {
+                        thread
+                            .join()
+                            .map_err(|_| Kind::Internal.error("a thread panicked at its end"))
+                    });
+                }
                 let result = result?.map_err(IntoPython::into_python);
                 return match signal {
                     Some(error) => Err(error),

@@ -194,6 +194,8 @@ impl Loader {
         state: Option<State>,
     ) -> PyResult<Self> {
         let options = parse_options(&arguments, state.clone())?;
+        // Now, and not by whatever thread takes the first batch: a fork in the middle of an import leaves its lock held in the child.
+        py.import("numpy")?;
         let rows = options.drop_remainder.then_some(options.batch_size as usize);
         let stream = dataset.get().load(py, options)?;
         Ok(Self {

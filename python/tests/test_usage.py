@@ -12,9 +12,14 @@ DATA = pathlib.Path(__file__).parent / "data"
 
 def test_the_typed_program_runs():
     assert usage.records(DATA / "words.array_record") == (3, b"alpha", [b"gamma", b"beta"])
+    assert usage.train("cifar10", 20)["sample_position"] == 300 + 2 * 16
+    length, label, names = usage.look("cifar10")
+    assert length == 60 and 0 <= label < 10 and names == ["cifar10"]
 
 
-@pytest.mark.parametrize("name", ["prep", "prep.errors", "prep._spec", "prep._array_record", "prep.grain"])
+@pytest.mark.parametrize(
+    "name", ["prep", "prep.errors", "prep._spec", "prep._api", "prep._array_record", "prep.grain"]
+)
 def test_the_examples_in_the_documentation_hold(name, monkeypatch):
     monkeypatch.chdir(pathlib.Path(__file__).parent.parent)
     failed, _ = doctest.testmod(importlib.import_module(name))

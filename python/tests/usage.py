@@ -8,3 +8,27 @@ import prep
 def records(path: pathlib.Path) -> tuple[int, bytes, list[bytes]]:
     with prep.ArrayRecordDataSource([path]) as source:
         return len(source), source[0], source.__getitems__([2, 1])
+
+
+def train(name: str, steps: int) -> dict[str, object]:
+    with prep.load(name, batch_size=16, seed=1, drop_remainder=True) as loader:
+        assert loader.element_spec["image"].shape == (16, 32, 32, 3)
+        seen = 0
+        for batch in loader:
+            seen += batch["image"].shape[0]
+            if seen >= 16 * steps:
+                break
+        state: dict[str, object] = loader.state()
+    return state
+
+
+def look(name: str) -> tuple[int, int, list[str]]:
+    dataset = prep.open(name, split="test")
+    element: prep.Element = dataset[0]
+    batch: prep.Batch = dataset[[0, 1]]
+    assert len(batch["label"]) == 2
+    try:
+        prep.open("no_such_dataset")
+    except prep.errors.NotFoundError as error:
+        assert "no_such_dataset" in str(error)
+    return len(dataset), int(element["label"]), [entry["name"] for entry in prep.list()]

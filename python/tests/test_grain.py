@@ -1,0 +1,96 @@
+"""Our data sources under the real Grain."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+grain = pytest.importorskip("grain.python")
+
+from absl import flags
+
+import prep
+from prep.grain import DataSource
+
+
+if not flags.FLAGS.is_parsed():
+    # Grain's worker processes ask for the flags of the main program.
+    flags.FLAGS.mark_as_parsed()
+
+
+class Keep(grain.MapTransform):
+    """Leaves what a batch can hold."""
+
+    def map(self, element):
+        return {"image": element["image"], "label": element["label"]}
+
+
+def test_is_a_random_access_data_source():
+    source = DataSource("cifar10", split="test")
+    assert isinstance(source, grain.RandomAccessDataSource)
+    assert len(source) == 60 == len(list(source))
+    assert source[3]["id"] == source.__getitems__([3])[0]["id"] == prep.open("cifar10", split="test")[3]["id"]
+    for key in ("x", 1.5):
+        with pytest.raises((TypeError, AttributeError)):
+            source[key]
+    with pytest.raises(IndexError):
+        source[60]
+
+
+def test_records_are_the_stored_ones():
+    source = DataSource("cifar10", split="test", decode=False)
+    files = prep.ArrayRecordDataSource(f"{prep.open('cifar10').path}/cifar10-test.array_record-*")
+    assert source.__getitems__(range(60)) == list(files) == [source[index] for index in range(60)]
+
+
+def test_pickles_small_and_pinned_and_prints_stably():
+    source = DataSource("cifar10", split="test")
+    text = pickle.dumps(source)
+    assert len(text) < 400 and b"3.0.2" in text
+    again = pickle.loads(text)
+    assert repr(again) == repr(source) == repr(DataSource("cifar10:3.0.2", split="test"))
+    assert again[5]["id"] == source[5]["id"]
+
+
+@pytest.mark.parametrize("seed", [0, 42])
+def test_map_dataset_gives_the_batches_of_our_loader_in_grains_order(seed):
+    dataset = grain.MapDataset.source(DataSource("cifar10")).shuffle(seed=seed).map(Keep()).batch(20, drop_remainder=True)
+    ours = prep.load("cifar10", batch_size=20, seed=seed, order="grain", num_epochs=1, drop_remainder=True)
+    assert len(dataset) == len(ours)
+    for theirs, mine in zip(dataset, ours, strict=True):
+        np.testing.assert_array_equal(theirs["image"], mine["image"])
+        np.testing.assert_array_equal(theirs["label"], mine["label"])
+
+
+def test_iter_dataset_with_its_own_threads():
+    dataset = grain.MapDataset.source(DataSource("cifar10", split="test")).shuffle(seed=1).map(Keep()).to_iter_dataset()
+    assert len(list(dataset.batch(7))) == 9
+
+
+@pytest.mark.parametrize("worker_count", [0, 2])
+def test_data_loader_runs_in_this_and_in_worker_processes(worker_count):
+    source = DataSource("cifar10", split="test")
+    sampler = grain.IndexSampler(len(source), shard_options=grain.NoSharding(), shuffle=True, num_epochs=1, seed=3)
+    loader = grain.DataLoader(
+        data_source=source,
+        sampler=sampler,
+        operations=[Keep(), grain.Batch(10, drop_remainder=True)],
+        worker_count=worker_count,
+    )
+    labels = [label for batch in loader for label in batch["label"].tolist()]
+    assert sorted(labels) == sorted(int(element["label"]) for element in source)
+
+
+@pytest.mark.parametrize("worker_count", [0, 2])
+def test_array_records_under_a_data_loader(worker_count):
+    source = prep.ArrayRecordDataSource(f"{prep.open('cifar10').path}/cifar10-test.array_record-00000-of-00001")
+    sampler = grain.IndexSampler(len(source), shard_options=grain.NoSharding(), shuffle=False, num_epochs=1)
+    loader = grain.DataLoader(data_source=source, sampler=sampler, worker_count=worker_count)
+    iterator = iter(loader)
+    first = [next(iterator) for _ in range(20)]
+    state = iterator.get_state()
+    rest = list(iterator)
+    assert first + rest == list(source)
+    again = iter(loader)
+    again.set_state(state)
+    assert list(again) == rest
