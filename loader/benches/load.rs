@@ -1,6 +1,6 @@
 //! What the loader costs: CPU per image and per permuted index, opening, restoring.
 //!
-//! `cargo bench -p prep-loader --bench load [-- --images N]`. CIFAR-10's shape: PNG of 32x32x3, 2.2 KB, one a chunk, batches of 256,
+//! `cargo bench -p prep-loader --bench load [-- --images N | --folder BUILT]`. CIFAR-10's shape: PNG of 32x32x3, 2.2 KB, one a chunk, batches of 256,
 //! shuffled over the whole split. CPU is that of the process, from `/proc/self/stat` (0.01 s), so runs last a second or more. The
 //! stream's sums are checked against those of the pictures written.
 
@@ -29,6 +29,10 @@ fn main() {
         .map_or(if quick { 600 } else { 50_000 }, |pair| pair[1].parse().unwrap());
     let mut out = std::io::stdout().lock();
     writeln!(out, "{images} images a split").unwrap();
+    if let Some(pair) = arguments.windows(2).find(|pair| pair[0] == "--folder") {
+        built(&mut out, Path::new(&pair[1]));
+        return;
+    }
     permutations(&mut out, quick);
     let folder = std::env::temp_dir().join(format!("prep-bench-load-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -55,6 +59,33 @@ fn main() {
     }
     many_shards(&mut out, &folder.join("many"), if quick { 100 } else { 10_000 });
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Streams a dataset folder that `prep build` wrote, some 200,000 rows of its first split.
+fn built(out: &mut impl Write, folder: &Path) {
+    let location = Location::from_path(folder);
+    let split = prep_catalog::Manifest::read(&location).unwrap().splits[0]
+        .name
+        .clone();
+    let dataset = Dataset::open_folder(&location, &split).unwrap();
+    for threads in [0, 1, 2] {
+        let epochs = 200_000u64.div_ceil(dataset.len().max(1));
+        let options = LoadOptions::new(256).num_epochs(epochs).num_threads(threads);
+        let mut loader = dataset.load(options).unwrap();
+        let (begin, cpu, mut rows) = (Instant::now(), cpu_seconds(), 0);
+        while let Some(batch) = loader.next_batch().unwrap() {
+            rows += batch.rows as u64;
+        }
+        assert_eq!(rows, dataset.len() * epochs);
+        writeln!(
+            out,
+            "{} {split}, {threads} threads: {:.2} us of CPU a row, {:.0} rows/s",
+            dataset.name(),
+            (cpu_seconds() - cpu) / rows as f64 * 1e6,
+            rows as f64 / begin.elapsed().as_secs_f64()
+        )
+        .unwrap();
+    }
 }
 
 fn permutations(out: &mut impl Write, quick: bool) {
