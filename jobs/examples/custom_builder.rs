@@ -19,13 +19,13 @@ use prep_jobs::{BuildOutcome, BuildRequest};
 const SIDE: usize = 8;
 
 /// Pictures `uint8[8, 8, 1]` of digits from CSV files; every fifth line of a file is for testing.
-pub struct Digits {
+struct Digits {
     spec: DatasetSpec,
 }
 
 impl Digits {
     /// A dataset of these files.
-    pub fn new(paths: &[PathBuf]) -> Result<Self> {
+    fn new(paths: &[PathBuf]) -> Result<Self> {
         let side = Some(SIDE as u64);
         let image = Feature::Image {
             shape: vec![side, side, Some(1)],
@@ -99,7 +99,7 @@ impl Builder for Digits {
 }
 
 /// Builds the dataset and registers it in the catalog; `None` is the default one.
-pub fn build_digits(paths: &[PathBuf], catalog: Option<&str>) -> Result<BuildOutcome> {
+pub(crate) fn build_digits(paths: &[PathBuf], catalog: Option<&str>) -> Result<BuildOutcome> {
     let mut request = BuildRequest::new(Arc::new(Digits::new(paths)?));
     request.catalog = catalog.map(str::to_owned);
     prep_jobs::build(request)
