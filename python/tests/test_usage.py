@@ -3,9 +3,11 @@
 import doctest
 import importlib
 import pathlib
+import re
 
 import pytest
 import usage
+from conftest import ROOT
 
 DATA = pathlib.Path(__file__).parent / "data"
 
@@ -15,6 +17,15 @@ def test_the_typed_program_runs():
     assert usage.train("cifar10", 20)["sample_position"] == 300 + 2 * 16
     length, label, names = usage.look("cifar10")
     assert length == 60 and 0 <= label < 10 and names == ["cifar10"]
+
+
+def test_the_python_block_of_the_readme_runs():
+    readme = ROOT / "README.md"
+    (code,) = re.findall(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
+    names = {}
+    exec(code, names)
+    assert names["image"].shape == (64, 32, 32, 3) and names["label"].dtype == "int64"
+    assert len(names["files"]) == len(names["dataset"]) == 60 and len(names["source"]) == 300
 
 
 @pytest.mark.parametrize(
