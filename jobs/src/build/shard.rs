@@ -1,7 +1,7 @@
 //! Writes shard files: records in, a durable file and its description out.
 //!
-//! The framing of records happens on the thread that has them; a second thread hashes and writes the bytes, and for large
-//! shards a third one asks the disk to start on them, so that the sync at the end has little left to do.
+//! The framing of records happens on the thread that has them; a second thread hashes the bytes, a third one writes them, and for large
+//! shards a fourth one asks the disk to start on them, so that the sync at the end has little left to do.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -26,7 +26,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Chunks that may wait for the writing thread.
 const MOST_CHUNKS: usize = 4;
 /// Bytes after which the disk is asked to begin.
-const SYNC_BYTES: u64 = 16 << 20;
+const SYNC_BYTES: usize = 16 << 20;
 
 /// What is known of a finished shard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -258,8 +258,8 @@ impl Pipe {
         let (sender, receiver) = sync_channel(MOST_CHUNKS);
         let (give_back, spare) = channel();
         let thread = std::thread::Builder::new()
-            .name("shard file".to_owned())
-            .spawn(move || write_file(&file, &receiver, &give_back))
+            .name("shard hash".to_owned())
+            .spawn(move || hash_and_write(file, &receiver, give_back))
             .context("could not start a thread")?;
         Ok(Self {
             buffer: Vec::with_capacity(CHUNK_BYTES),
@@ -330,23 +330,46 @@ impl Drop for Pipe {
     }
 }
 
-fn write_file(
-    mut file: &File,
+/// Hashes what comes, and passes it on to a thread that writes it: the two take about as long.
+fn hash_and_write(
+    file: File,
     chunks: &Receiver<Vec<u8>>,
-    give_back: &Sender<Vec<u8>>,
+    give_back: Sender<Vec<u8>>,
 ) -> io::Result<WrittenFile> {
+    let (sender, receiver) = sync_channel::<Vec<u8>>(MOST_CHUNKS);
+    let writer = std::thread::Builder::new()
+        .name("shard file".to_owned())
+        .spawn(move || write_file(&file, &receiver, &give_back))?;
     let mut sha256 = Sha256::new();
     let mut crc = crc_fast::Digest::new(CRC);
-    let mut bytes = 0u64;
-    let mut started = 0;
-    let mut starter: Option<(SyncSender<()>, JoinHandle<()>)> = None;
-    while let Ok(mut chunk) = chunks.recv() {
-        file.write_all(&chunk)?;
+    let mut bytes = 0;
+    while let Ok(chunk) = chunks.recv() {
         sha256.update(&chunk);
         crc.update(&chunk);
         bytes += chunk.len() as u64;
-        if bytes - started >= SYNC_BYTES {
-            started = bytes;
+        if sender.send(chunk).is_err() {
+            break;
+        }
+    }
+    drop(sender);
+    writer
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")))?;
+    Ok(WrittenFile {
+        bytes,
+        sha256: sha256.finalize().into(),
+        crc64: crc.finalize(),
+    })
+}
+
+fn write_file(mut file: &File, chunks: &Receiver<Vec<u8>>, give_back: &Sender<Vec<u8>>) -> io::Result<()> {
+    let mut unasked = 0;
+    let mut starter: Option<(SyncSender<()>, JoinHandle<()>)> = None;
+    while let Ok(mut chunk) = chunks.recv() {
+        file.write_all(&chunk)?;
+        unasked += chunk.len();
+        if unasked >= SYNC_BYTES {
+            unasked = 0;
             if starter.is_none() {
                 starter = start_early(file).ok();
             }
@@ -362,12 +385,7 @@ fn write_file(
         drop(sender);
         let _ = thread.join();
     }
-    file.sync_all()?;
-    Ok(WrittenFile {
-        bytes,
-        sha256: sha256.finalize().into(),
-        crc64: crc.finalize(),
-    })
+    file.sync_all()
 }
 
 /// A thread that makes the disk begin with what was written so far. Its errors show again in the sync at the end.

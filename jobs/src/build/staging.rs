@@ -11,6 +11,7 @@
 //! ```
 
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,6 +24,9 @@ use crate::monitor::Monitor;
 
 /// Name of the folder in a data folder that holds all staging.
 pub(crate) const STAGING_FOLDER: &str = ".staging";
+
+/// How often a folder may vanish under our hands before that is an error.
+const MOST_VANISHED: u32 = 1000;
 
 /// A staging folder, locked by this process.
 #[derive(Debug)]
@@ -42,10 +46,22 @@ impl Staging {
         let root = top.join(relative);
         let path = root.join("lock");
         let mut told = false;
+        // Folders that vanished between two steps; in a place like `/proc` they always do.
+        let mut vanished = 0;
         loop {
             monitor.check()?;
-            std::fs::create_dir_all(&root)
-                .with_context(|| format!("could not make the folder {}", root.display()))?;
+            match std::fs::create_dir_all(&root) {
+                Ok(()) => {}
+                // Another process has just finished, and removed the folders above.
+                Err(error) if error.kind() == ErrorKind::NotFound && vanished < MOST_VANISHED => {
+                    vanished += 1;
+                    continue;
+                }
+                Err(error) => {
+                    let message = format!("could not make the folder {}", root.display());
+                    return Err(anyhow::Error::new(error).context(message));
+                }
+            }
             let opened = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -55,7 +71,10 @@ impl Staging {
             let lock = match opened {
                 Ok(lock) => lock,
                 // Another process has just finished and removed the folder.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) if error.kind() == ErrorKind::NotFound && vanished < MOST_VANISHED => {
+                    vanished += 1;
+                    continue;
+                }
                 Err(error) => {
                     return Err(
                         anyhow::Error::new(error).context(format!("could not open {}", path.display()))
@@ -72,7 +91,7 @@ impl Staging {
                         ));
                         told = true;
                     }
-                    std::thread::sleep(Duration::from_millis(50));
+                    std::thread::sleep(Duration::from_millis(20));
                     continue;
                 }
                 Err(error) => {
@@ -145,7 +164,7 @@ impl Staging {
         let shown = out.display();
         std::fs::remove_dir_all(&out)
             .or_else(|error| {
-                if error.kind() == std::io::ErrorKind::NotFound {
+                if error.kind() == ErrorKind::NotFound {
                     Ok(())
                 } else {
                     Err(error)
@@ -157,8 +176,20 @@ impl Staging {
 
     /// Removes the staging folder, and the folders above it that are empty then.
     pub(crate) fn remove(self) -> Result<()> {
-        std::fs::remove_dir_all(&self.root)
-            .with_context(|| format!("could not remove {}", self.root.display()))?;
+        self.discard()?;
+        let lock = self.root.join("lock");
+        std::fs::remove_file(&lock).with_context(|| format!("could not remove {}", lock.display()))?;
+        // From here on another process may have moved in: then the folder is not empty, and its own.
+        match std::fs::remove_dir(&self.root) {
+            Ok(()) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::NotFound) => {
+                return Ok(());
+            }
+            Err(error) => {
+                let message = format!("could not remove {}", self.root.display());
+                return Err(anyhow::Error::new(error).context(message));
+            }
+        }
         let mut folder = self.root.as_path();
         while let Some(parent) = folder.parent().filter(|_| folder != self.top) {
             // Not empty: somebody else's staging.
@@ -266,5 +297,32 @@ mod tests {
         waiting.cancel();
         let error = Staging::enter(data.path(), Path::new("a/1.0.0"), &waiting).unwrap_err();
         assert!(error.is::<Cancelled>());
+    }
+
+    #[test]
+    fn many_come_and_go_without_getting_in_each_others_way() {
+        let data = tempfile::tempdir().unwrap();
+        let inside = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..12 {
+                        let staging =
+                            Staging::enter(data.path(), Path::new("a/1.0.0"), &Monitor::new()).unwrap();
+                        assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                        staging.prepare("job").unwrap();
+                        inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                        staging.remove().unwrap();
+                    }
+                });
+            }
+        });
+        assert!(names(data.path()).is_empty());
+    }
+
+    #[test]
+    fn a_place_where_nothing_can_be_made_is_an_error() {
+        let error = Staging::enter(Path::new("/proc"), Path::new("a/1.0.0"), &Monitor::new()).unwrap_err();
+        assert!(error.to_string().contains("/proc/.staging"), "{error}");
     }
 }
