@@ -106,3 +106,44 @@ impl Arena {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Progress;
+
+    #[test]
+    fn records_of_every_size_come_back_sorted() {
+        for budget in [0, 256 << 20] {
+            let progress = Progress::new();
+            let mut arena = Arena::new(budget, &progress.account());
+            let record = |number: u64| {
+                // A few are longer than any block.
+                let length = if number % 50 == 7 {
+                    (5 << 20) + number
+                } else {
+                    number * 997 % 30_000
+                };
+                let key = (u128::from(number) * 7919 % 150).to_be_bytes();
+                Record {
+                    split: 0,
+                    key,
+                    origin: number,
+                    data: vec![number as u8; length as usize].into(),
+                }
+            };
+            for number in 0..150 {
+                arena.push(&record(number));
+            }
+            assert!(
+                progress.held_bytes() as usize == arena.bytes() && arena.bytes() as u64 > arena.data_bytes()
+            );
+            arena.sort();
+            let mut expected: Vec<Record> = (0..150).map(record).collect();
+            expected.sort_by_key(|record| (record.key, record.origin));
+            for (position, record) in expected.iter().enumerate() {
+                assert!(arena.get(position) == *record, "position {position}");
+            }
+        }
+    }
+}
