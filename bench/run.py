@@ -136,10 +136,14 @@ class Bench:
     def prep_load(self, round_number):
         base = [self.args.prep, "load", "cifar10", "--catalog", self.catalog, "--batch", str(BATCH), "--seed", "0", "--drop-remainder"]
         _, first = meter.run([*base, "--batches", "1"], self.log("prep-load-first"))
-        _, metered = meter.run([*base, "--epochs", str(self.args.epochs)], self.log("prep-load"))
-        per_epoch = self.facts["train"]["images"] // BATCH * BATCH
+        text, metered = meter.run([*base, "--epochs", str(self.args.epochs), "--json"], self.log("prep-load"))
+        report = json.loads(text.splitlines()[-1])
+        wanted = self.facts["train"]["images"] // BATCH * BATCH * self.args.epochs
+        # Pixels, an int64 label, and the text of `id`, whose length varies.
+        if report["rows"] != wanted or report["bytes"] < wanted * (32 * 32 * 3 + 8):
+            sys.exit(f"prep load gave {report['rows']} rows and {report['bytes']} bytes, wanted {wanted} rows")
         # The whole process counts, from start to exit, which is more than is counted for the peers.
-        result = {**metered, "images": per_epoch * self.args.epochs, "first_batch_s": first["wall_s"]}
+        result = {**metered, "images": report["rows"], "first_batch_s": first["wall_s"]}
         self.note("load", "prep load", round_number, result)
 
     def summary(self):
