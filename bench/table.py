@@ -3,6 +3,7 @@
 What stands between `<!-- results -->` and `<!-- end -->` is replaced.
 """
 import json
+import statistics
 import sys
 
 
@@ -13,6 +14,11 @@ def tables(results):
     yield (
         f"{machine['date']}, {machine['cores']} cores of {machine['cpu']}, {machine['memory_gib']} GiB, Linux {machine['kernel']}; "
         f"{results['rounds']} rounds, {images:,} images, archive of {archive['bytes']:,} bytes. Versions: {versions}."
+    )
+    others = statistics.median(run["others_cores"] for run in results["runs"])
+    yield (
+        f"Other programs kept {others:.2f} cores busy meanwhile (median over the runs)"
+        + (": compare CPU and ratios, not rates." if others > 0.25 else ".")
     )
     yield ""
     for part, title in (("build", "Build: archive to ArrayRecord dataset"), ("load", "Load: shuffled decoded batches of 256")):
