@@ -28,7 +28,7 @@ impl<'scope> Pipeline<'scope> {
     /// the other on one thread, so that `open` and the iterator may block. To end the job, yield an error; to let later stages
     /// decide, make the item itself a `Result`.
     ///
-    /// Nothing moves between workers: see [`rebalance`](Collection::rebalance). Held are what the thread has read ahead (a 64th
+    /// Nothing moves between workers: see [`rebalance`](Collection::rebalance). Held are what the thread has read ahead (a 32nd
     /// of the worker's budget, or one batch) and what hasn't come to rest yet in the rest of the job: it is let in in epochs, and epoch
     /// `e + 8` has to wait until epoch `e` has been written, collected, or taken into the budget of a sort.
     pub fn source<S, T, I, E, F, O>(&self, name: &str, tasks: Vec<S>, open: O) -> Collection<'scope, T>
