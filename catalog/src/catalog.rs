@@ -392,7 +392,9 @@ impl Catalog {
         let mut present = None;
         let written = self.commit(&dataset, |state| {
             if let Some(found) = state.version(&record.version) {
-                if found.record.manifest_sha256 == record.manifest_sha256 {
+                let same = found.record.manifest_sha256 == record.manifest_sha256;
+                // The same files in another folder are a move, which has to be asked for.
+                if same && found.record.path == record.path {
                     present = Some(found.log_number);
                     return Ok(None);
                 }

@@ -134,7 +134,9 @@ impl Error {
                 dataset,
                 ..
             } => {
-                if !suggestions.is_empty() {
+                if suggestions.contains(dataset) {
+                    format!("it can be built, and is not yet: `prep build {dataset}`")
+                } else if !suggestions.is_empty() {
                     format!("did you mean {}?", quoted(suggestions))
                 } else if *has_catalog {
                     format!(

@@ -163,6 +163,7 @@ fn what_is_not_there_is_named_with_what_is() {
     let text = |name: &str| catalog.resolve(&parse(name)).unwrap_err().to_string();
     assert_eq!(hint("cifr100"), "did you mean `cifar100`, `cifar10`?");
     assert_eq!(hint("mnits"), "did you mean `mnist`?");
+    assert!(hint("mnist").contains("`prep build mnist`"), "{}", hint("mnist"));
     assert!(hint("imagenet").contains("`prep list`"));
     assert!(text("cifar100:3.0.3").contains("no version `3.0.3`: it has versions `3.0.2`, `3.1.0`"));
     assert!(text("cifar100@best").contains("no tag `best`: it has no tags"));

@@ -375,10 +375,10 @@ impl Build {
         };
         let standing = self.standing(&found, located.as_deref())?;
         let staging_path = self.registry.staging_path();
-        if let (Standing::Same, Found::Registered(manifest)) = (&standing, &found)
+        if let (Standing::Same, Found::Registered(manifest, folder)) = (&standing, &found)
             && !staging_path.exists()
         {
-            return Ok(self.outcome(Status::UpToDate, manifest));
+            return Ok(self.up_to_date(manifest, folder));
         }
         self.refuse_different(&standing)?;
         if self.request.dry_run {
@@ -394,8 +394,8 @@ impl Build {
         // Another process may have built it while this one waited; one that was killed may have left the last steps undone.
         let found = self.registry.heal()?;
         let standing = self.standing(&found, located.as_deref())?;
-        if let (Standing::Same, Found::Registered(manifest)) = (&standing, &found) {
-            let outcome = self.outcome(Status::UpToDate, manifest);
+        if let (Standing::Same, Found::Registered(manifest, folder)) = (&standing, &found) {
+            let outcome = self.up_to_date(manifest, folder);
             staging.remove()?;
             return Ok(outcome);
         }
@@ -427,12 +427,17 @@ impl Build {
 
     /// How what is there compares with what is asked for.
     fn standing(&self, found: &Found, located: Option<&[Located]>) -> Result<Standing> {
-        let manifest = match found {
-            Found::Nothing => return Ok(Standing::Absent),
-            Found::Foreign(reason) => return Ok(Standing::Different(reason.clone())),
-            Found::Registered(manifest) | Found::Unregistered(manifest) => manifest,
+        let said = |folder: &Path, reason: &str| {
+            let reason = format!("{} is there already, and {reason}", folder.display());
+            Ok(Standing::Different(reason))
         };
-        let different = |reason: &str| Ok(Standing::Different(reason.to_owned()));
+        let (manifest, folder) = match found {
+            Found::Nothing => return Ok(Standing::Absent),
+            Found::Foreign(folder, reason) => return said(folder, reason),
+            Found::Registered(manifest, folder) => (manifest, folder),
+            Found::Unregistered(manifest) => (manifest, &self.registry.folder),
+        };
+        let different = |reason: &str| said(folder, reason);
         if manifest.recipe_sha256 != self.recipe_sha256 {
             return different("was built from another recipe or with other output options");
         }
@@ -477,10 +482,7 @@ impl Build {
     fn refuse_different(&self, standing: &Standing) -> Result<()> {
         match standing {
             Standing::Different(reason) if !self.request.overwrite => Err(Hinted::new(
-                format!(
-                    "{} is there already, and {reason}",
-                    self.registry.folder.display()
-                ),
+                reason,
                 "replace it with `--overwrite`, or give the recipe another version",
             )
             .into()),
@@ -906,6 +908,12 @@ impl Build {
             .zip(&manifest.sources)
             .filter_map(other)
             .collect()
+    }
+
+    fn up_to_date(&self, manifest: &Manifest, folder: &Path) -> BuildOutcome {
+        let mut outcome = self.outcome(Status::UpToDate, manifest);
+        outcome.path = folder.display().to_string();
+        outcome
     }
 
     fn outcome(&self, status: Status, manifest: &Manifest) -> BuildOutcome {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use prep_catalog::Resolved;
 use prep_catalog::catalog::{Build as CatalogBuild, Catalog};
 use prep_catalog::manifest::{MANIFEST_FILE, Manifest};
 use prep_catalog::name::{DatasetName, Selector};
@@ -26,6 +27,8 @@ pub(crate) struct Registry {
     pub(crate) data_dir: PathBuf,
     /// The version's folder.
     pub(crate) folder: PathBuf,
+    /// Whether the user said where datasets lie.
+    is_placed: bool,
     relative: PathBuf,
 }
 
@@ -34,12 +37,12 @@ pub(crate) struct Registry {
 pub(crate) enum Found {
     /// Neither a folder nor an entry.
     Nothing,
-    /// The catalog has the version, and its data are readable.
-    Registered(Manifest),
+    /// The catalog has the version, and its data are whole, in this folder.
+    Registered(Manifest, PathBuf),
     /// A whole folder of a build that is not in the catalog: the last run ended between the two.
     Unregistered(Manifest),
-    /// Something else, described.
-    Foreign(String),
+    /// Something else, in this folder, described.
+    Foreign(PathBuf, String),
 }
 
 impl Registry {
@@ -47,6 +50,7 @@ impl Registry {
     pub(crate) fn open(spec: &DatasetSpec, catalog: Option<&str>, data_dir: Option<&str>) -> Result<Self> {
         let location = prep_catalog::catalog_location(catalog).map_err(hinted)?;
         let catalog = Catalog::open(&location).map_err(hinted)?;
+        let data_dir_given = data_dir.is_some();
         let place = match data_dir {
             Some(text) => Location::parse(text)?,
             None => catalog.data_dir(),
@@ -64,6 +68,7 @@ impl Registry {
             catalog,
             version,
             folder: data_dir.join(&relative),
+            is_placed: data_dir_given,
             data_dir,
             relative,
         })
@@ -108,14 +113,15 @@ impl Registry {
         use prep_catalog::Error;
 
         match self.catalog.resolve(&self.version) {
-            Ok(resolved) => return Ok(Found::Registered(resolved.manifest)),
+            Ok(resolved) => return self.look_at(&resolved),
             Err(
                 Error::UnknownDataset { .. } | Error::UnknownConfig { .. } | Error::UnknownVersion { .. },
             ) => {}
             // Registered, but the data are gone: then they are built again.
             Err(Error::Data { .. }) if !self.folder.exists() => {}
             Err(Error::Data { reason, .. }) => {
-                return Ok(Found::Foreign(format!("is not what the catalog means: {reason}")));
+                let reason = format!("is not what the catalog means: {reason}");
+                return Ok(Found::Foreign(self.folder.clone(), reason));
             }
             Err(error) => return Err(hinted(error)),
         }
@@ -123,12 +129,41 @@ impl Registry {
             return Ok(Found::Nothing);
         }
         if !self.folder.join(MANIFEST_FILE).exists() {
-            return Ok(Found::Foreign("was not made by `prep build`".to_owned()));
+            let reason = "was not made by `prep build`".to_owned();
+            return Ok(Found::Foreign(self.folder.clone(), reason));
         }
         Ok(match Manifest::read(&Location::from_path(&self.folder)) {
             Ok(manifest) => Found::Unregistered(manifest),
-            Err(error) => Found::Foreign(format!("has a manifest that is not usable: {error}")),
+            Err(error) => Found::Foreign(
+                self.folder.clone(),
+                format!("has a manifest that is not usable: {error}"),
+            ),
         })
+    }
+
+    /// Whether a version of the catalog is where it was asked for, and has all its shards in their full size.
+    fn look_at(&self, resolved: &Resolved) -> Result<Found> {
+        let folder = self.catalog.folder(&resolved.record.path).map_err(hinted)?;
+        let (Some(folder), Some(data)) = (folder.as_path(), resolved.folder.as_path()) else {
+            bail!("the folder of {} is not local", self.version);
+        };
+        let folder = absolute(&folder)?;
+        let same = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if self.is_placed && same(&folder) != same(&self.folder) {
+            let reason = format!("`--data-dir` asks for {}", self.folder.display());
+            return Ok(Found::Foreign(folder, reason));
+        }
+        for shard in resolved.manifest.splits.iter().flat_map(|split| &split.shards) {
+            let reason = match std::fs::metadata(data.join(&shard.path)) {
+                Ok(file) if file.len() == shard.bytes => continue,
+                Ok(file) => format!("has {} bytes, not {}", file.len(), shard.bytes),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => "is absent".to_owned(),
+                Err(error) => format!("could not be looked at: {error}"),
+            };
+            let reason = format!("is damaged: {} {reason}", shard.path);
+            return Ok(Found::Foreign(folder, reason));
+        }
+        Ok(Found::Registered(resolved.manifest.clone(), folder))
     }
 
     /// Does what a run that was killed between commit and exchange left undone, and looks at what is there then.

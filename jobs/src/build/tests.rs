@@ -247,6 +247,67 @@ fn something_different_is_refused_and_replaced_only_when_asked() {
 }
 
 #[test]
+fn a_version_in_another_data_folder_is_named_where_it_is_and_not_taken_for_the_one_asked_for() {
+    let home = Home::new();
+    let (first, second) = (
+        home.folder.path().join("first"),
+        home.folder.path().join("second"),
+    );
+    let at = |folder: &Path| home.cifar10().data_dir(folder.to_str().unwrap());
+    build(at(&first)).unwrap();
+    // Asked for by name only: it is there, and the message says where.
+    let outcome = build(home.cifar10()).unwrap();
+    assert_eq!(outcome.status, Status::UpToDate);
+    assert_eq!(Path::new(&outcome.path), first.join("cifar10/3.0.2"));
+    let wanted = [
+        first.to_str().unwrap(),
+        "is there already",
+        second.to_str().unwrap(),
+    ];
+    assert_fails(&home, at(&second), &wanted);
+    assert!(!second.exists());
+    assert_fails(&home, home.cifar10().shards(2), &wanted[..2]);
+    assert_eq!(build(at(&second).overwrite(true)).unwrap().status, Status::Built);
+    assert_same_folder(first.join("cifar10"), second.join("cifar10"));
+    assert_eq!(build(at(&second)).unwrap().status, Status::UpToDate);
+}
+
+#[test]
+fn a_version_without_a_shard_is_not_up_to_date() {
+    let home = Home::new();
+    build(home.cifar10().shards(2)).unwrap();
+    let shard = home
+        .data("cifar10", "3.0.2")
+        .join("cifar10-train.array_record-00001-of-00002");
+    let bytes = std::fs::read(&shard).unwrap();
+    std::fs::write(&shard, &bytes[..100]).unwrap();
+    let name = "cifar10-train.array_record-00001-of-00002";
+    let error = assert_fails(
+        &home,
+        home.cifar10().shards(2),
+        &["is damaged", name, "has 100 bytes"],
+    );
+    assert!(hint(&error).contains("--overwrite"));
+    std::fs::remove_file(&shard).unwrap();
+    assert_fails(
+        &home,
+        home.cifar10().shards(2),
+        &["is damaged", name, "is absent"],
+    );
+    build(home.cifar10().shards(2).overwrite(true)).unwrap();
+    assert_eq!(std::fs::read(&shard).unwrap(), bytes);
+}
+
+#[test]
+fn a_page_in_place_of_an_archive_is_told_also_unchecked() {
+    let home = Home::new();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(ARCHIVE), "<!DOCTYPE html><html></html>").unwrap();
+    let request = home.builtin("cifar10", folder.path()).check_sums(false);
+    assert_fails(&home, request, &[ARCHIVE, "looks like a web page"]);
+}
+
+#[test]
 fn other_bytes_in_a_source_make_another_dataset() {
     let home = Home::new();
     let folder = tempfile::tempdir().unwrap();

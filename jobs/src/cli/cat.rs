@@ -88,6 +88,14 @@ impl Cat {
 pub(crate) fn run(args: &Cat, global: &Global) -> anyhow::Result<Outcome> {
     let path = Path::new(&args.target);
     if !path.is_file() {
+        // A folder of this name does not hide the dataset.
+        if path.exists() && prep_catalog::DatasetName::parse(&args.target).is_err() {
+            return Err(Hinted::new(
+                format!("`{}` is not a file", args.target),
+                "give a record file, or the name of a dataset",
+            )
+            .into());
+        }
         return cat_dataset::run(args, global);
     }
     if args.split.is_some() {

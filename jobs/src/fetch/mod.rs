@@ -191,12 +191,13 @@ fn local(spec: &SourceSpec, path: &Path, strict: bool) -> Result<Fetched> {
         anyhow::bail!("{shown} is not a file");
     }
     let bytes = metadata.len();
+    let mut start = [0; 512];
+    let count = File::open(path)
+        .and_then(|mut file| file.read(&mut start))
+        .with_context(|| format!("could not read {shown}"))?;
+    let is_page = http::looks_like_page(&start[..count]);
     if let Some(wanted) = spec.bytes.filter(|wanted| strict && *wanted != bytes) {
-        let mut start = [0; 512];
-        let count = File::open(path)
-            .and_then(|mut file| file.read(&mut start))
-            .with_context(|| format!("could not read {shown}"))?;
-        let page = if http::looks_like_page(&start[..count]) {
+        let page = if is_page {
             ", and looks like a web page"
         } else {
             ""
@@ -204,6 +205,14 @@ fn local(spec: &SourceSpec, path: &Path, strict: bool) -> Result<Fetched> {
         return Err(Hinted::new(
             format!("{shown} has {bytes} bytes{page}; the recipe says {wanted}"),
             "get the file again, or take this one with `--no-checksum`",
+        )
+        .into());
+    }
+    // Also where no size is known or checked: what a parser would say of it is no help.
+    if is_page {
+        return Err(Hinted::new(
+            format!("{shown} looks like a web page, and is not `{}`", spec.name),
+            "open the address that it came from in a browser, and get the file again",
         )
         .into());
     }
