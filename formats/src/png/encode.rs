@@ -26,7 +26,7 @@ use crate::{Error, Result};
 pub struct Encoder {
     /// libdeflate 1: the best for noisy pictures, whose matches cost more than literals.
     fast: Compressor,
-    /// libdeflate 9, which finds more where there is something to find.
+    /// libdeflate 6, which finds more where there is something to find. 9 takes half as long again to twice as long for 0.2 % on (Fashion-)MNIST.
     thorough: Compressor,
     rows: Vec<u8>,
     scratch: Vec<u8>,
@@ -61,7 +61,7 @@ impl Encoder {
     pub fn new() -> Self {
         Self {
             fast: compressor(1),
-            thorough: compressor(9),
+            thorough: compressor(6),
             rows: Vec::new(),
             scratch: Vec::new(),
             samples: Vec::new(),
