@@ -1,3 +1,5 @@
 //! End-to-end tests.
 
+mod builds;
 mod files;
+mod load;

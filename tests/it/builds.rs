@@ -1,0 +1,191 @@
+//! `prep build` as its users see it: kills, memory, where data lie, and that a fault leaves no trace in the catalog.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use prep_testing::{Prep, assert_same_folder, folder_digest, source_folder, temp_dir};
+use serde_json::Value;
+
+/// Numbers without a pattern, the same in each run.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+fn log_entries(prep: &Prep, dataset: &str) -> usize {
+    fs::read_dir(prep.catalog().join("log").join(dataset)).map_or(0, Iterator::count)
+}
+
+#[test]
+fn thirty_kills_on_one_output_then_a_rerun_give_the_undisturbed_bytes() {
+    let (whole, killed) = (Prep::new(), Prep::new());
+    let started = Instant::now();
+    whole.build("cifar10", &["--shards", "4"]).expect(0);
+    let took = started.elapsed();
+    let source = source_folder("cifar10");
+    let arguments = [
+        "build",
+        "cifar10",
+        "--no-checksum",
+        "--shards",
+        "4",
+        "--from",
+        source.to_str().unwrap(),
+    ];
+    let version = killed.catalog().join("data/cifar10/3.0.2");
+    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    for round in 0..30 {
+        // Other numbers of workers on the way: what they left is used all the same.
+        let workers = (round % 4 + 1).to_string();
+        let mut child = killed
+            .command(arguments.iter().copied().chain(["--workers", &workers]))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_micros(
+            noise.next() % (took.as_micros() as u64).max(1),
+        ));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if version.exists() {
+            assert_same_folder(whole.catalog().join("data/cifar10/3.0.2"), &version);
+        }
+    }
+    killed.run(arguments).expect(0);
+    assert_same_folder(whole.catalog().join("data"), killed.catalog().join("data"));
+    assert_eq!(log_entries(&killed, "cifar10"), 1);
+    let listed = |prep: &Prep| prep.run(["list", "--json"]).expect(0).json()[0]["fingerprint"].clone();
+    assert_eq!(listed(&whole), listed(&killed));
+    assert!(killed.run(arguments).expect(0).stdout.contains("up to date"));
+}
+
+/// Pictures of 256 by 256 that do not compress, 72 MB of them, and a recipe for them.
+fn large_source(folder: &Path) -> PathBuf {
+    let mut noise = Noise(42);
+    for (name, count) in [("train", 1100u32), ("t10k", 10)] {
+        let mut images = [0x803, count, 256, 256].map(u32::to_be_bytes).concat();
+        for _ in 0..count * 256 * 256 / 8 {
+            images.extend(noise.next().to_le_bytes());
+        }
+        fs::write(folder.join(format!("{name}-images-idx3-ubyte.gz")), images).unwrap();
+        let mut labels = [0x801, count].map(u32::to_be_bytes).concat();
+        labels.extend((0..count).map(|label| (label % 10) as u8));
+        fs::write(folder.join(format!("{name}-labels-idx1-ubyte.gz")), labels).unwrap();
+    }
+    let text = prep_jobs::recipe::builtin::text("mnist").unwrap();
+    let recipe = folder.join("large.toml");
+    let text = text
+        .replace("\"mnist\"", "\"large\"")
+        .replace("28, 28", "256, 256");
+    fs::write(&recipe, text).unwrap();
+    recipe
+}
+
+#[test]
+fn a_budget_below_the_data_gives_the_same_bytes_and_is_kept() {
+    let folder = temp_dir();
+    let recipe = large_source(folder.path());
+    let build = |memory: &str, workers: &str| {
+        let prep = Prep::new();
+        let report = prep.home().join("report.json");
+        let run = prep.run([
+            "build",
+            recipe.to_str().unwrap(),
+            "--from",
+            folder.path().to_str().unwrap(),
+            "--no-checksum",
+            "--memory",
+            memory,
+            "--workers",
+            workers,
+            "--report",
+            report.to_str().unwrap(),
+        ]);
+        run.expect(0);
+        let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+        (prep, report)
+    };
+    let number = |report: &Value, name: &str| report[name].as_u64().unwrap();
+    let (small, report) = build("64MiB", "2");
+    assert_eq!(number(&report, "memory_bytes"), 64 << 20);
+    assert!(number(&report, "spilled_bytes") >= 1100 * 65536, "{report}");
+    assert!(number(&report, "peak_held_bytes") < 64 << 20, "{report}");
+    let (large, report) = build("4GiB", "1");
+    assert_eq!(number(&report, "spilled_bytes"), 0);
+    assert_same_folder(small.catalog().join("data"), large.catalog().join("data"));
+}
+
+#[test]
+fn a_data_folder_elsewhere_is_told_in_every_answer() {
+    let (prep, folder) = (Prep::new(), temp_dir());
+    let (first, second) = (folder.path().join("my data"), folder.path().join("other"));
+    let (first, second) = (first.to_str().unwrap(), second.to_str().unwrap());
+    prep.build("mnist", &["--data-dir", first]).expect(0);
+    let again = prep.build("mnist", &[]).expect(0);
+    assert!(again.stdout.contains("up to date at") && again.stdout.contains(first));
+    assert_eq!(
+        prep.run(["show", "mnist", "--json"]).json()[0]["path"],
+        format!("{first}/mnist/3.0.1")
+    );
+    // Nobody is told that it is in a folder where it is not.
+    let refused = prep.build("mnist", &["--data-dir", second]).expect(1);
+    for part in [first, second, "--overwrite"] {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+    assert_eq!(log_entries(&prep, "mnist"), 1);
+    prep.build("mnist", &["--data-dir", second, "--overwrite"])
+        .expect(0);
+    prep.run(["verify", "mnist"]).expect(0);
+    assert_eq!(
+        prep.run(["show", "mnist", "--json"]).json()[0]["path"],
+        format!("{second}/mnist/3.0.1")
+    );
+}
+
+#[test]
+fn what_is_refused_leaves_the_catalog_as_it_was() {
+    let (prep, folder) = (Prep::new(), temp_dir());
+    prep.build("mnist", &[]).expect(0);
+    let log = || folder_digest(prep.catalog().join("log"));
+    let before = log();
+    let archive = folder.path().join("cifar-10-binary.tar.gz");
+    let whole = fs::read(source_folder("cifar10").join("cifar-10-binary.tar.gz")).unwrap();
+    let from = folder.path().to_str().unwrap();
+    for (content, code, said) in [
+        (&whole[..whole.len() / 2], 1, "cut short"),
+        (&b"<!DOCTYPE html><html>sign in</html>"[..], 1, "web page"),
+        (b"", 1, "no member"),
+    ] {
+        fs::write(&archive, content).unwrap();
+        let run = prep
+            .run(["build", "cifar10", "--no-checksum", "--from", from])
+            .expect(code);
+        assert!(run.stderr.contains(said), "{}", run.stderr);
+        assert_eq!((run.stdout.as_str(), log()), ("", before.clone()));
+    }
+    // The right bytes, and not those of the recipe.
+    fs::write(&archive, &whole).unwrap();
+    let run = prep.run(["build", "cifar10", "--from", from]).expect(1);
+    assert!(run.stderr.contains("the recipe says 170052171"), "{}", run.stderr);
+    assert_eq!(log(), before);
+    assert_eq!(prep.run(["list", "--json"]).expect(0).json().len(), 1);
+    // What is known and not built yet is not a spelling mistake.
+    let unknown = prep.run(["load", "cifar10"]).expect(1);
+    assert!(
+        unknown.stderr.contains("`prep build cifar10`"),
+        "{}",
+        unknown.stderr
+    );
+    // A folder is no dataset's name.
+    let cat = prep.run(["cat", from]).expect(1);
+    assert!(cat.stderr.contains("is not a file"), "{}", cat.stderr);
+}
