@@ -105,6 +105,19 @@ fn json_is_one_object_a_line_and_the_report_has_the_stages() {
 }
 
 #[test]
+fn a_report_that_cannot_be_written_is_told_before_anything_is_built() {
+    let home = tempfile::tempdir().unwrap();
+    let catalog = home.path().join("c");
+    for report in [home.path().to_path_buf(), home.path().join("absent/report.json")] {
+        let more = ["--report", report.to_str().unwrap()];
+        let (out, err) = expect(build(&catalog, &more).output().unwrap(), 1);
+        assert_eq!(out, "");
+        assert!(err.contains("could not write the report"), "{err}");
+        assert!(!catalog.exists());
+    }
+}
+
+#[test]
 fn exit_codes_tell_failure_wrong_usage_and_skipped_records() {
     let home = tempfile::tempdir().unwrap();
     let catalog = home.path().join("c");

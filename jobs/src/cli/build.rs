@@ -73,11 +73,15 @@ pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
     let request = request(args)?;
     let monitor = Arc::clone(&request.monitor);
     let name = request.builder.spec().name.clone();
+    if let Some(path) = &args.report {
+        check_report(path)?;
+    }
     stop_on_signals(&monitor)?;
     let result = {
         let _display = Display::start(&monitor, args.json, global);
         crate::build(request)
     };
+    let mut reported = Ok(());
     if let Some(path) = &args.report {
         let report = match &result {
             Ok(outcome) => describe::outcome(outcome),
@@ -85,10 +89,12 @@ pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
         };
         let report = with_stages(report, &monitor);
         let text = format!("{report:#}\n");
-        std::fs::write(path, text)
-            .with_context(|| format!("could not write the report {}", path.display()))?;
+        reported = std::fs::write(path, text)
+            .with_context(|| format!("could not write the report {}", path.display()));
     }
+    // What became of the build matters more than its report.
     let outcome = result.map_err(|error| explain(error, &name))?;
+    reported?;
     if args.json {
         let mut line = with_stages(describe::outcome(&outcome), &monitor);
         line["event"] = "done".into();
@@ -101,6 +107,22 @@ pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
     } else {
         Outcome::Done
     })
+}
+
+/// Refuses a report that could not be written, before any work is done.
+fn check_report(path: &std::path::Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let shown = path.display();
+    if path.is_dir() {
+        anyhow::bail!("could not write the report {shown}: it is a folder");
+    }
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        anyhow::bail!(
+            "could not write the report {shown}: there is no folder {}",
+            folder.display()
+        );
+    }
+    Ok(())
 }
 
 /// The request that the flags make.
