@@ -260,10 +260,11 @@ fn an_overwrite_that_is_killed_leaves_one_of_the_two_readable() {
 fn an_interrupted_build_says_how_to_go_on() {
     let home = tempfile::tempdir().unwrap();
     let catalog = home.path().join("c");
-    // A server that never answers keeps the build waiting.
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let address = format!("http://{}/", listener.local_addr().unwrap());
     for signal in ["INT", "TERM"] {
+        // A server that never answers keeps the build waiting. One a build: a build opens several connections, and what an
+        // earlier one left in the queue would look like the next one's before that listens for signals.
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = format!("http://{}/", listener.local_addr().unwrap());
         let child = prep(&catalog, &["build", "mnist", "--from", &address])
             .spawn()
             .unwrap();
