@@ -37,14 +37,13 @@
 
 pub mod builtin;
 mod parse;
-mod spell;
 
 use std::path::Path;
 
 use crate::builder::DatasetSpec;
 
 pub use parse::parse;
-pub use spell::near;
+pub use prep_catalog::near;
 
 /// A recipe that passed all checks.
 #[derive(Debug, Clone)]
