@@ -17,6 +17,8 @@ pub enum Compression {
     Gzip,
     /// A zlib stream.
     Zlib,
+    /// zstd, of one or more frames. TensorFlow does not read it.
+    Zstd,
 }
 
 impl Compression {
@@ -25,6 +27,17 @@ impl Compression {
             Self::Plain => "a plain TFRecord file",
             Self::Gzip => "a gzip file",
             Self::Zlib => "a zlib file",
+            Self::Zstd => "a zstd file",
+        }
+    }
+
+    /// One word: `plain`, `gzip`, `zlib`, `zstd`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Gzip => "gzip",
+            Self::Zlib => "zlib",
+            Self::Zstd => "zstd",
         }
     }
 }
@@ -58,6 +71,8 @@ pub fn detect(head: &[u8]) -> Option<Compression> {
         {
             Some(Compression::Zlib)
         }
+        // Source: RFC 8878, sections 3.1.1 and 3.1.2: a frame, or one to be skipped.
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Compression::Zstd),
         _ => None,
     }
 }
@@ -119,14 +134,34 @@ pub(super) fn length_error(at: Position, crc: CrcMismatch) -> Error {
     Error::Damaged { at, reason }
 }
 
+impl CrcMismatch {
+    /// The reason of an error about a payload.
+    pub(super) fn payload_reason(self) -> String {
+        format!(
+            "payload checksum is {:#010x}, stored {:#010x}: the record is damaged",
+            self.computed, self.stored
+        )
+    }
+}
+
 pub(super) fn payload_error(at: Position, crc: CrcMismatch) -> Error {
     Error::Damaged {
         at,
-        reason: format!(
-            "payload checksum is {:#010x}, stored {:#010x}: the record is damaged",
-            crc.computed, crc.stored
-        ),
+        reason: crc.payload_reason(),
     }
+}
+
+/// A payload's length that cannot be, although its checksum is right.
+pub(super) fn claim_error(at: Position, length: u64, available: Option<u64>, limit: u64) -> Error {
+    let reason = match available {
+        Some(available) if length > available => format!(
+            "the file is cut short, or the length is false: a payload of {length} bytes is claimed, {available} bytes follow"
+        ),
+        _ => format!(
+            "a payload of {length} bytes is claimed, over the limit of {limit} bytes: this is damaged, or read with a higher `max_record_bytes`"
+        ),
+    };
+    Error::Damaged { at, reason }
 }
 
 pub(super) fn cut_error(at: Position, found: usize, part: &str) -> Error {
@@ -157,6 +192,9 @@ mod tests {
         );
         for level in [0x01, 0x5e, 0x9c, 0xda] {
             assert_eq!(detect(&[0x78, level, 0, 0]), Some(Compression::Zlib));
+        }
+        for head in [&b"\x28\xb5\x2f\xfd\0"[..], b"\x5f\x2a\x4d\x18"] {
+            assert_eq!(detect(head), Some(Compression::Zstd));
         }
         for head in [&b""[..], b"\x1f", b"hello, world", &[0; 12]] {
             assert_eq!(detect(head), None);

@@ -6,9 +6,15 @@ use proptest::prelude::*;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::tfrecord::{Compression, CrcPolicy, ReadOptions, Reader, Scanner, Writer};
+use crate::tfrecord::{Compression, CrcPolicy, ReadOptions, Reader, Scanner, WriteOptions, Writer};
 use crate::{Error, Result};
 
+const ALL: [Compression; 4] = [
+    Compression::Plain,
+    Compression::Gzip,
+    Compression::Zlib,
+    Compression::Zstd,
+];
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tfrecord");
 
 /// Gives 1 to 7 bytes a call, and is interrupted now and then.
@@ -137,7 +143,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn what_is_written_is_read(records in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20)) {
-        for compression in [Compression::Plain, Compression::Gzip] {
+        for compression in ALL {
             let bytes = write_all(&records, compression);
             let (read, error) = read_all(Slow { bytes: &bytes, step: 3 }, ReadOptions::default());
             prop_assert!(error.is_none());
@@ -202,16 +208,36 @@ fn a_claimed_length_is_not_allocated() {
     // 2^40 bytes with a right checksum, in a file of a few.
     let mut bytes = super::frame::header_of(1 << 40).to_vec();
     bytes.extend([7; 188]);
-    let mut reader = Reader::new(&bytes[..], "file", ReadOptions::default()).unwrap();
-    let error = reader.next().unwrap_err();
+    let options = ReadOptions::default();
+    for (options, reason) in [
+        (
+            options,
+            "1099511627776 bytes is claimed, over the limit of 2147483648 bytes",
+        ),
+        (
+            options.max_record_bytes(u64::MAX),
+            "the file is cut short: it ends 200 bytes into the record",
+        ),
+    ] {
+        let mut reader = Reader::new(&bytes[..], "file", options).unwrap();
+        let error = reader.next().unwrap_err().to_string();
+        assert!(
+            error.contains("file, record 0, byte 0: ") && error.contains(reason),
+            "{error}"
+        );
+        assert!(!reader.can_continue());
+        assert!(reader.next().unwrap().is_none());
+    }
+    // By path, the end is known beforehand.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.tfrecord");
+    std::fs::write(&path, &bytes).unwrap();
+    let mut reader = Reader::open(&path, options.max_record_bytes(u64::MAX)).unwrap();
+    let error = reader.next().unwrap_err().to_string();
     assert!(
-        error
-            .to_string()
-            .contains("record 0, byte 0: the file is cut short"),
+        error.contains("x.tfrecord, record 0, byte 0: ") && error.contains("claimed, 188 bytes follow"),
         "{error}"
     );
-    assert!(!reader.can_continue());
-    assert!(reader.next().unwrap().is_none());
     let bytes = super::frame::header_of(u64::MAX);
     assert!(read_all(&bytes[..], ReadOptions::default()).1.is_some());
 }
@@ -240,7 +266,7 @@ fn a_failing_sink_fails_every_call_from_then_on() {
             Ok(())
         }
     }
-    for compression in [Compression::Plain, Compression::Gzip] {
+    for compression in ALL {
         let mut writer = Writer::new(Full, compression).unwrap();
         // Incompressible, so that it passes every buffer.
         let mut state = 1u64;
@@ -258,8 +284,17 @@ fn a_failing_sink_fails_every_call_from_then_on() {
         assert!(writer.write(b"x").is_err());
         assert!(writer.finish().is_err());
     }
-    assert!(matches!(
-        Writer::new(Vec::new(), Compression::Zlib),
-        Err(Error::Unsupported { .. })
-    ));
+    for (compression, level) in [
+        (Compression::Plain, 1),
+        (Compression::Zlib, 10),
+        (Compression::Gzip, -1),
+        (Compression::Zstd, 23),
+    ] {
+        let options = WriteOptions::default().compression(compression).level(level);
+        let error = Writer::with_options(Vec::new(), options).unwrap_err();
+        assert!(
+            matches!(&error, Error::Invalid(text) if text.contains("out of range")),
+            "{error}"
+        );
+    }
 }

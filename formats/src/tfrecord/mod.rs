@@ -7,10 +7,11 @@
 //! | `n` | payload | opaque bytes |
 //! | 4 | masked CRC-32C of the payload | `u32`, little-endian |
 //!
-//! There is no index and no end mark: a file cut between two records looks whole.
+//! There is no index and no end mark: a file cut between two records looks whole. A file may be compressed as a whole, with gzip, zlib or
+//! zstd; TensorFlow reads the first two. How a file is compressed is told by its first bytes, whatever its name, or insisted on by the caller.
 //!
-//! [`Reader`] streams from any [`std::io::Read`]; [`Scanner`] walks over bytes in memory or mapped, without copies; [`Writer`] writes plain
-//! and gzip files.
+//! [`Reader`] streams from any [`std::io::Read`]; [`Scanner`] walks over bytes in memory or mapped, without copies; [`Writer`] writes all
+//! kinds; [`salvage`] takes what is readable out of a damaged file.
 //!
 //! Source: `RecordWriter` and `RecordReader` in TensorFlow, `core/lib/io/record_writer.h` and `record_reader.h`.
 //!
@@ -33,7 +34,9 @@
 
 mod frame;
 mod reader;
+mod salvage;
 mod scanner;
+mod stream;
 mod writer;
 
 #[cfg(test)]
@@ -41,5 +44,6 @@ mod golden;
 
 pub use frame::{Compression, CrcPolicy, detect};
 pub use reader::{ReadOptions, Reader};
+pub use salvage::{Lost, SalvageOptions, Salvaged, salvage};
 pub use scanner::Scanner;
-pub use writer::Writer;
+pub use writer::{WriteOptions, Writer};

@@ -1,11 +1,14 @@
 //! Streams records out of a TFRecord file, plain or compressed.
 
 use std::fmt;
-use std::io::{self, BufReader, Chain, Cursor, Read};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 
 use crate::tfrecord::frame::{
-    HEADER, TRAILER, check_payload, cut_error, detect, length_error, length_of, payload_error,
+    HEADER, TRAILER, check_payload, claim_error, cut_error, length_error, length_of, payload_error,
 };
+use crate::tfrecord::stream::Stream;
 use crate::tfrecord::{Compression, CrcPolicy};
 use crate::{Error, Position, Result};
 
@@ -13,11 +16,22 @@ use crate::{Error, Position, Result};
 const BUFFER_BYTES: usize = 512 << 10;
 
 /// How a TFRecord file is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadOptions {
     compression: Option<Compression>,
     crc: CrcPolicy,
+    max_record_bytes: u64,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        Self {
+            compression: None,
+            crc: CrcPolicy::Check,
+            max_record_bytes: 2 << 30,
+        }
+    }
 }
 
 impl ReadOptions {
@@ -34,6 +48,14 @@ impl ReadOptions {
         self.crc = policy;
         self
     }
+
+    /// The largest payload that is believed; by default 2 GiB, which is as large as an example may be. Bounds what a damaged or hostile
+    /// length can make a reader hold of a file that goes on.
+    #[must_use]
+    pub fn max_record_bytes(mut self, bytes: u64) -> Self {
+        self.max_record_bytes = bytes;
+        self
+    }
 }
 
 /// Reads TFRecord files, one framed record at a time.
@@ -42,7 +64,7 @@ impl ReadOptions {
 /// bytes that arrive. A short read is not the end of the file.
 pub struct Reader<R: Read> {
     name: String,
-    input: Input<R>,
+    stream: Stream<R>,
     options: ReadOptions,
     buffer: Vec<u8>,
     start: usize,
@@ -51,6 +73,8 @@ pub struct Reader<R: Read> {
     position: u64,
     record: u64,
     state: State,
+    /// Length of the uncompressed file, where it is known.
+    length: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,14 +84,6 @@ enum State {
     SourceEnded,
     /// Nothing more comes: the end, or an error that loses the rest.
     Done,
-}
-
-type Source<R> = Chain<Cursor<Vec<u8>>, R>;
-
-enum Input<R: Read> {
-    Plain(Source<R>),
-    Gzip(Box<flate2::bufread::MultiGzDecoder<BufReader<Source<R>>>>),
-    Zlib(Box<flate2::bufread::ZlibDecoder<BufReader<Source<R>>>>),
 }
 
 impl<R: Read> fmt::Debug for Reader<R> {
@@ -81,77 +97,51 @@ impl<R: Read> fmt::Debug for Reader<R> {
     }
 }
 
+impl Reader<File> {
+    /// Opens a local file; its path is the name in messages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where it cannot be opened, else as [`Reader::new`].
+    pub fn open(path: impl AsRef<Path>, options: ReadOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let file = File::open(path).map_err(Error::io(path, "open"))?;
+        let metadata = file.metadata().map_err(Error::io(path, "open"))?;
+        let mut reader = Self::new(file, path.to_string_lossy(), options)?;
+        // Some file systems give files of unknown length as empty.
+        if metadata.is_file() && metadata.len() > 0 && reader.compression() == Compression::Plain {
+            reader.length = Some(metadata.len());
+        }
+        Ok(reader)
+    }
+}
+
 impl<R: Read> Reader<R> {
     /// Starts to read; `name` is for messages. The source needs no buffer of its own.
     ///
     /// # Errors
     ///
     /// [`Error::Io`] of the source; [`Error::Damaged`] where the options insist on a compression, and the file begins as another kind.
-    pub fn new(mut source: R, name: impl Into<String>, options: ReadOptions) -> Result<Self> {
+    pub fn new(source: R, name: impl Into<String>, options: ReadOptions) -> Result<Self> {
         let name = name.into();
-        let mut head = vec![0; HEADER];
-        let mut filled = 0;
-        while filled < HEADER {
-            match source.read(&mut head[filled..]) {
-                Ok(0) => break,
-                Ok(n) => filled += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::io(&name, "read")(error)),
-            }
-        }
-        head.truncate(filled);
-        let found = detect(&head);
-        let compression = options.compression.or(found).unwrap_or(Compression::Plain);
-        if let Some(found) = found
-            && found != compression
-        {
-            return Err(Error::Damaged {
-                at: Position {
-                    path: name,
-                    record: None,
-                    offset: Some(0),
-                },
-                reason: format!(
-                    "{} was expected, but it begins as {}; leave the compression to be detected",
-                    compression.name(),
-                    found.name()
-                ),
-            });
-        }
-        let source = Cursor::new(head).chain(source);
-        let buffered = |source| BufReader::with_capacity(256 << 10, source);
-        let input = match compression {
-            Compression::Plain => Input::Plain(source),
-            Compression::Gzip => {
-                Input::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(buffered(source))))
-            }
-            Compression::Zlib => Input::Zlib(Box::new(flate2::bufread::ZlibDecoder::new(buffered(source)))),
-        };
+        let stream = Stream::new(source, &name, options.compression)?;
         Ok(Self {
             name,
-            // A file of zero bytes has no records; an empty gzip file is not one.
-            state: if filled == 0 && compression == Compression::Plain {
-                State::SourceEnded
-            } else {
-                State::Reading
-            },
-            input,
+            state: State::Reading,
+            stream,
             options,
             buffer: Vec::new(),
             start: 0,
             end: 0,
             position: 0,
             record: 0,
+            length: None,
         })
     }
 
     /// How the file is compressed, as told by its first bytes or by the options.
     pub fn compression(&self) -> Compression {
-        match self.input {
-            Input::Plain(_) => Compression::Plain,
-            Input::Gzip(_) => Compression::Gzip,
-            Input::Zlib(_) => Compression::Zlib,
-        }
+        self.stream.compression()
     }
 
     /// Index of the record that the next call reads.
@@ -227,16 +217,18 @@ impl<R: Read> Reader<R> {
         let mut header = [0; HEADER];
         header.copy_from_slice(&self.buffer[self.start..self.start + HEADER]);
         let length = length_of(&header).map_err(|crc| length_error(self.place(), crc))?;
+        // Where the file ends is known of plain files that were opened by path: then nothing is read on a false promise.
+        let available = self
+            .length
+            .map(|end| end.saturating_sub(self.position + HEADER as u64));
+        if length > self.options.max_record_bytes || available.is_some_and(|available| length > available) {
+            let claim = claim_error(self.place(), length, available, self.options.max_record_bytes);
+            return Err(claim);
+        }
         let length = usize::try_from(length).ok();
         let frame = length.and_then(|length| length.checked_add(HEADER + TRAILER));
         let (Some(length), Some(frame)) = (length, frame) else {
-            return Err(Error::Damaged {
-                at: self.place(),
-                reason: format!(
-                    "a payload of {} bytes is claimed, more than there can be",
-                    u64::from_le_bytes(header.first_chunk().copied().unwrap_or_default(),)
-                ),
-            });
+            return Err(claim_error(self.place(), u64::MAX, None, usize::MAX as u64));
         };
         if !self.fill(frame)? {
             let found = self.end - self.start;
@@ -281,65 +273,17 @@ impl<R: Read> Reader<R> {
                 })?;
                 self.buffer.resize(size, 0);
             }
-            match self.input.read(&mut self.buffer[self.end..]) {
-                Ok(0) => {
-                    self.state = State::SourceEnded;
-                    self.check_end()?;
-                }
-                Ok(n) => self.end += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.read_error(error)),
+            let (name, record, position) = (&self.name, self.record, self.position);
+            let place = || Position {
+                path: name.clone(),
+                record: Some(record),
+                offset: Some(position),
+            };
+            match self.stream.read(&mut self.buffer[self.end..], place)? {
+                0 => self.state = State::SourceEnded,
+                n => self.end += n,
             }
         }
         Ok(true)
-    }
-
-    /// After a zlib stream nothing may follow; gzip's decoder sees to that itself.
-    fn check_end(&mut self) -> Result<()> {
-        if let Input::Zlib(decoder) = &mut self.input {
-            let mut byte = [0];
-            let more = loop {
-                match decoder.get_mut().read(&mut byte) {
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    other => break other,
-                }
-            };
-            if more.map_err(Error::io(&self.name, "read"))? > 0 {
-                return Err(Error::Damaged {
-                    at: self.place(),
-                    reason: "bytes follow the end of the zlib stream".into(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// An error of the compressed stream is damage, one of the system is not.
-    fn read_error(&self, error: io::Error) -> Error {
-        let of_stream = matches!(
-            error.kind(),
-            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
-        );
-        if matches!(self.input, Input::Plain(_)) || !of_stream || error.raw_os_error().is_some() {
-            return Error::io(&self.name, "read")(error);
-        }
-        let what = match error.kind() {
-            io::ErrorKind::UnexpectedEof => "is cut short, or something follows it".to_string(),
-            _ => format!("is damaged, or something follows it: {error}"),
-        };
-        Error::Damaged {
-            at: self.place(),
-            reason: format!("the compressed stream {what}"),
-        }
-    }
-}
-
-impl<R: Read> Read for Input<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(source) => source.read(buffer),
-            Self::Gzip(decoder) => decoder.read(buffer),
-            Self::Zlib(decoder) => decoder.read(buffer),
-        }
     }
 }

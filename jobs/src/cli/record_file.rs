@@ -66,12 +66,7 @@ pub(crate) fn open_source(path: &Path) -> prep_formats::Result<Arc<dyn ReadAt>> 
 
 /// Opens a TFRecord file as a stream; how it is compressed is told by its first bytes.
 pub(crate) fn open_tfrecord(path: &Path) -> anyhow::Result<tfrecord::Reader<File>> {
-    let file = File::open(path).with_context(|| format!("could not open `{}`", path.display()))?;
-    Ok(tfrecord::Reader::new(
-        file,
-        path.to_string_lossy(),
-        tfrecord::ReadOptions::default(),
-    )?)
+    Ok(tfrecord::Reader::open(path, tfrecord::ReadOptions::default())?)
 }
 
 /// A word for a compression of TFRecord files.
@@ -80,6 +75,7 @@ pub(crate) fn compression_name(compression: Compression) -> &'static str {
         Compression::Plain => "uncompressed",
         Compression::Gzip => "gzip",
         Compression::Zlib => "zlib",
+        Compression::Zstd => "zstd",
         _ => "unknown",
     }
 }
