@@ -38,6 +38,7 @@ mod index;
 mod layout;
 mod options;
 mod reader;
+mod transpose;
 mod verify;
 mod writer;
 
