@@ -30,6 +30,8 @@
 //! # Ok::<(), prep_formats::Error>(())
 //! ```
 
+mod batch;
+mod blocks;
 mod chunk;
 mod codec;
 mod encoder;
@@ -37,6 +39,7 @@ mod footer;
 mod index;
 mod layout;
 mod options;
+mod pool;
 mod reader;
 mod transpose;
 mod verify;
