@@ -16,7 +16,7 @@ STEP := scripts/step
 
 export CARGO PYTHON
 
-.PHONY: help demo build release test test-rust test-interop test-docs test-all soak bench bench-quick bench-python wheel test-python fmt lint doc clean install
+.PHONY: fuzz help demo build release test test-rust test-interop test-docs test-all soak bench bench-quick bench-python wheel test-python fmt lint doc clean install
 .NOTPARALLEL:
 
 help: ## This list
@@ -79,6 +79,9 @@ soak: release ## The long variants: more rounds of random interoperability cases
 		$(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/interop
 	@for round in 1 2 3 4 5 6 7 8 9 10; do \
 		$(STEP) "end-to-end tests, round $$round" $(CARGO) test --release --quiet --package prep-tests || exit 1; done
+
+fuzz: ## Fuzzes every parser for 15 minutes each (FUZZ_SECONDS, FUZZ_TARGETS="array_record png")
+	scripts/fuzz $(FUZZ_TARGETS)
 
 bench: release ## prep and its peers side by side: ROUNDS=3, about 10 minutes and 2 GB of packages
 	@$(STEP) "Python packages into $(BENCH_VENV)" scripts/venv $(BENCH_VENV) bench/requirements.txt

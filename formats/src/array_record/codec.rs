@@ -1,7 +1,6 @@
 //! Compresses and decompresses the parts of a chunk.
 
 use std::fmt;
-use std::io::Cursor;
 
 use crate::array_record::Compression;
 
@@ -140,6 +139,7 @@ impl Decompressor {
 pub(super) struct Compressor {
     codec: Codec,
     zstd: Option<zstd_safe::CCtx<'static>>,
+    frame: Vec<u8>,
 }
 
 impl fmt::Debug for Compressor {
@@ -174,7 +174,11 @@ impl Compressor {
                 ));
             }
         };
-        Ok(Self { codec, zstd })
+        Ok(Self {
+            codec,
+            zstd,
+            frame: Vec::new(),
+        })
     }
 
     pub(super) fn codec(&self) -> Codec {
@@ -188,15 +192,14 @@ impl Compressor {
             output.extend_from_slice(bytes);
             return Ok(());
         };
-        output
+        self.frame.clear();
+        self.frame
             .try_reserve(zstd_safe::compress_bound(bytes.len()))
             .map_err(|error| error.to_string())?;
-        let end = output.len() as u64;
-        let mut rest = Cursor::new(output);
-        rest.set_position(end);
         context
-            .compress2(&mut rest, bytes)
+            .compress2(&mut self.frame, bytes)
             .map_err(|code| zstd_safe::get_error_name(code).to_string())?;
+        output.extend_from_slice(&self.frame);
         Ok(())
     }
 }

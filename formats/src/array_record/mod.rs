@@ -30,8 +30,6 @@
 //! # Ok::<(), prep_formats::Error>(())
 //! ```
 
-mod batch;
-mod blocks;
 mod chunk;
 mod codec;
 mod encoder;
@@ -39,9 +37,9 @@ mod footer;
 mod index;
 mod layout;
 mod options;
-mod pool;
 mod reader;
-mod transpose;
+#[doc(hidden)]
+pub mod testing;
 mod verify;
 mod writer;
 

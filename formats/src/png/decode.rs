@@ -245,6 +245,12 @@ impl<'a> Contents<'a> {
                 }
                 b"tRNS" => contents.transparent = matches!(header.colour, 0 | 2),
                 b"IHDR" if position == 8 => debug_assert_eq!(length, HEADER_BYTES - 20),
+                // Source: PNG, third edition, "PLTE Palette". The library behind `decode_rare` panics on such a palette.
+                b"PLTE" if !(1..=256).contains(&(length / 3)) || !length.is_multiple_of(3) => {
+                    return Err(Error::damaged(format!(
+                        "PNG palette at byte {position} has {length} bytes, wanted 3 for each of 1 to 256 colours"
+                    )));
+                }
                 b"PLTE" => {}
                 // An upper-case first letter: whoever does not know the chunk cannot show the picture.
                 _ if kind[0] & 0x20 == 0 => {
@@ -355,6 +361,41 @@ mod tests {
 
     use super::super::Encoder;
     use super::*;
+
+    #[test]
+    fn a_palette_of_a_wrong_size_is_refused() {
+        let chunk = |kind: &[u8; 4], data: &[u8]| {
+            let mut bytes = (data.len() as u32).to_be_bytes().to_vec();
+            bytes.extend_from_slice(kind);
+            bytes.extend_from_slice(data);
+            bytes.extend_from_slice(&libdeflater::crc32(&bytes[4..]).to_be_bytes());
+            bytes
+        };
+        let file = |palette: &[u8]| {
+            let mut zlib = vec![0; 64];
+            let mut compressor = libdeflater::Compressor::new(libdeflater::CompressionLvl::fastest());
+            let length = compressor.zlib_compress(&[0, 1, 0, 1], &mut zlib).unwrap();
+            let header = [0, 0, 0, 1, 0, 0, 0, 2, 8, 3, 0, 0, 0];
+            let chunks = [
+                chunk(b"IHDR", &header),
+                chunk(b"PLTE", palette),
+                chunk(b"IDAT", &zlib[..length]),
+                chunk(b"IEND", &[]),
+            ];
+            [&super::super::SIGNATURE[..], &chunks.concat()].concat()
+        };
+        let mut pixels = Vec::new();
+        let palette = [1, 2, 3, 4, 5, 6];
+        Decoder::new()
+            .decode_append(&file(&palette), Some(3), 8, &mut pixels)
+            .unwrap();
+        assert_eq!(pixels, [4, 5, 6, 4, 5, 6]);
+        for length in [0, 1, 2, 4, 5, 769, 771] {
+            let result = Decoder::new().decode_append(&file(&vec![9; length]), Some(3), 8, &mut pixels);
+            let message = result.unwrap_err().to_string();
+            assert!(message.contains("palette"), "{length}: {message}");
+        }
+    }
 
     /// Pixels of a kind: 0 noise, 1 flat with few values, 2 a gradient.
     fn pixels(info: &Info, kind: u8, seed: u64) -> Vec<u8> {

@@ -1,0 +1,132 @@
+use std::io::{Read, Write};
+
+use prep_formats::cifar::{Layout, Records};
+use prep_formats::{idx, png};
+use prep_jobs::archive::Tar;
+
+/// A picture whose checksums are right: 13 bytes of header, a byte that says how many bytes of palette follow, and rows to be compressed.
+fn assembled(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (header, rest) = bytes.split_at_checked(13)?;
+    let (&palette, rest) = rest.split_first()?;
+    let (palette, rows) = rest.split_at_checked(usize::from(palette))?;
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    zlib.write_all(rows).ok()?;
+    let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
+    let mut put = |kind: &[u8; 4], data: &[u8]| {
+        file.extend_from_slice(&(data.len() as u32).to_be_bytes());
+        let mut crc = flate2::Crc::new();
+        for piece in [kind, data] {
+            crc.update(piece);
+            file.extend_from_slice(piece);
+        }
+        file.extend_from_slice(&crc.sum().to_be_bytes());
+    };
+    put(b"IHDR", header);
+    if !palette.is_empty() {
+        put(b"PLTE", palette);
+    }
+    put(b"IDAT", &zlib.finish().ok()?);
+    put(b"IEND", &[]);
+    Some(file)
+}
+
+/// The first byte: channels and bits wanted, and whether the rest is a file or what to assemble one from. Decoded pixels are packed again
+/// and must come back.
+pub(crate) fn png(bytes: &[u8]) {
+    let Some((&choice, file)) = bytes.split_first() else {
+        return;
+    };
+    let built;
+    let file = if choice & 16 == 16 {
+        match assembled(file) {
+            Some(file) => {
+                built = file;
+                &built
+            }
+            None => return,
+        }
+    } else {
+        file
+    };
+    let channels = match choice & 7 {
+        channels @ 1..=4 => Some(channels),
+        _ => None,
+    };
+    let bits = if choice & 8 == 8 { 16 } else { 8 };
+    let mut decoder = png::Decoder::new();
+    let mut pixels = vec![1, 2, 3];
+    let Ok(info) = decoder.decode_append(file, channels, bits, &mut pixels) else {
+        assert_eq!(pixels, [1, 2, 3], "a picture that fails leaves nothing");
+        return;
+    };
+    assert_eq!(Some(pixels.len() - 3), info.num_bytes());
+    if pixels.len() > 1 << 20 {
+        return;
+    }
+    let mut packed = Vec::new();
+    if png::Encoder::new()
+        .encode(&info, &pixels[3..], &mut packed)
+        .is_err()
+    {
+        return;
+    }
+    let mut again = vec![0; pixels.len() - 3];
+    decoder
+        .decode(&packed, &info, &mut again)
+        .expect("our own picture");
+    assert!(again == pixels[3..], "pixels differ");
+}
+
+/// The first byte chooses IDX or a layout of CIFAR.
+pub(crate) fn raw(bytes: &[u8]) {
+    let Some((&choice, file)) = bytes.split_first() else {
+        return;
+    };
+    match choice % 3 {
+        0 => {
+            let Ok(mut reader) = idx::Reader::new("fuzzed", file) else {
+                return;
+            };
+            let mut item = Vec::new();
+            let mut items = 0;
+            while let Ok(true) = reader.read(&mut item) {
+                items += 1;
+                if items > 10_000 {
+                    // Items of no bytes: any number of them fits.
+                    break;
+                }
+            }
+        }
+        layout => {
+            let layout = if layout == 1 {
+                Layout::Cifar10
+            } else {
+                Layout::Cifar100
+            };
+            if let Ok(records) = Records::new("fuzzed", layout, 0, file) {
+                for record in records.flatten() {
+                    let mut pixels = Vec::new();
+                    record.append_pixels(&mut pixels);
+                    assert_eq!(pixels.len(), prep_formats::cifar::PIXEL_BYTES);
+                }
+            }
+        }
+    }
+}
+
+/// An archive, read to its end.
+pub(crate) fn tar(bytes: &[u8]) {
+    let file = crate::unpack(bytes);
+    let mut tar = Tar::new("fuzzed", &file[..]);
+    let mut data = Vec::new();
+    let mut last = None;
+    while let Ok(Some(member)) = tar.next_member() {
+        assert!(last < Some(member.offset), "members go forward");
+        last = Some(member.offset);
+        data.clear();
+        match tar.read_to_end(&mut data) {
+            Ok(_) => assert_eq!(data.len() as u64, member.bytes),
+            Err(_) => break,
+        }
+    }
+}
