@@ -11,7 +11,8 @@
 //! zstd; TensorFlow reads the first two. How a file is compressed is told by its first bytes, whatever its name, or insisted on by the caller.
 //!
 //! [`Reader`] streams from any [`std::io::Read`]; [`Scanner`] walks over bytes in memory or mapped, without copies; [`Writer`] writes all
-//! kinds; [`salvage`] takes what is readable out of a damaged file.
+//! kinds; [`Index`] says where the records of a plain file lie, [`IndexedReader`] reads them at random; [`salvage`] takes what is readable out
+//! of a damaged file.
 //!
 //! Source: `RecordWriter` and `RecordReader` in TensorFlow, `core/lib/io/record_writer.h` and `record_reader.h`.
 //!
@@ -33,6 +34,8 @@
 //! ```
 
 mod frame;
+mod index;
+mod indexed;
 mod reader;
 mod salvage;
 mod scanner;
@@ -43,6 +46,8 @@ mod writer;
 mod golden;
 
 pub use frame::{Compression, CrcPolicy, detect};
+pub use index::Index;
+pub use indexed::IndexedReader;
 pub use reader::{ReadOptions, Reader};
 pub use salvage::{Lost, SalvageOptions, Salvaged, salvage};
 pub use scanner::Scanner;

@@ -461,13 +461,13 @@ impl<W: Write> Salvager<'_, '_, W> {
             }
             offset += 1;
         }
-        let end = self.to_end(offset)?;
+        let end = self.end_of_file(offset)?;
         self.lose(end, None, reason);
         Ok(())
     }
 
     /// Where the file ends, not before `offset`.
-    fn to_end(&mut self, mut offset: u64) -> Result<u64> {
+    fn end_of_file(&mut self, mut offset: u64) -> Result<u64> {
         loop {
             let found = self.window.at(offset, STEP_BYTES)?.len();
             offset += found as u64;

@@ -1,0 +1,313 @@
+//! Reads records of a plain TFRecord file by index.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::store::{Location, ReadAt, open};
+use crate::tfrecord::frame::{HEADER, TRAILER, check_payload, length_error, length_of, payload_error};
+use crate::tfrecord::{CrcPolicy, Index};
+use crate::{Error, Position, Result};
+
+/// Bytes between two wanted records that are read rather than jumped over.
+const GAP_BYTES: u64 = 16 << 10;
+/// Bytes of one read that serves several records.
+const READ_BYTES: u64 = 4 << 20;
+
+/// Reads records of a plain TFRecord file by index, from many threads at once.
+///
+/// Every record is checked as it is read: its length against the index and its checksum, its payload against its checksum.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use prep_formats::store::MemoryFile;
+/// use prep_formats::tfrecord::{Compression, IndexedReader, Writer};
+///
+/// let mut writer = Writer::new(Vec::new(), Compression::Plain)?;
+/// for record in ["one", "two", "three"] {
+///     writer.write(record.as_bytes())?;
+/// }
+/// let reader = IndexedReader::new(Arc::new(MemoryFile::new("example", writer.finish()?)))?;
+/// assert_eq!(reader.num_records(), 3);
+/// assert_eq!(reader.record(2, &mut Vec::new())?, b"three");
+/// # Ok::<(), prep_formats::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct IndexedReader {
+    source: Arc<dyn ReadAt>,
+    index: Arc<Index>,
+    crc: CrcPolicy,
+}
+
+impl IndexedReader {
+    /// Opens a local file and scans it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where it cannot be opened, and as [`Index::scan`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::new(open(&Location::from_path(path.as_ref()))?)
+    }
+
+    /// Scans a source.
+    ///
+    /// # Errors
+    ///
+    /// As [`Index::scan`].
+    pub fn new(source: Arc<dyn ReadAt>) -> Result<Self> {
+        let index = Index::scan(&*source)?;
+        Ok(Self::with_index(source, Arc::new(index)))
+    }
+
+    /// Reads a source whose index was made before. An index of another file gives errors, not other records.
+    pub fn with_index(source: Arc<dyn ReadAt>, index: Arc<Index>) -> Self {
+        Self {
+            source,
+            index,
+            crc: CrcPolicy::Check,
+        }
+    }
+
+    /// What is done about payload checksums; by default they are checked.
+    #[must_use]
+    pub fn crc(mut self, policy: CrcPolicy) -> Self {
+        self.crc = policy;
+        self
+    }
+
+    /// How many records there are.
+    pub fn num_records(&self) -> u64 {
+        self.index.num_records()
+    }
+
+    /// Where the records lie.
+    pub fn index(&self) -> &Arc<Index> {
+        &self.index
+    }
+
+    /// A record. Of a file that is mapped or in memory it is borrowed without a copy, else read into `scratch`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for an index out of range; [`Error::Damaged`] naming record and offset; [`Error::Io`] of the source.
+    #[inline]
+    pub fn record<'a>(&'a self, index: u64, scratch: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        let (offset, length) = self.locate(index)?;
+        let frame_bytes = length as usize + HEADER + TRAILER;
+        let frame = match self.source.as_slice() {
+            Some(bytes) => usize::try_from(offset)
+                .ok()
+                .and_then(|offset| bytes.get(offset..)?.get(..frame_bytes))
+                .ok_or_else(|| self.shorter(index, offset))?,
+            None => {
+                // An index says no more than its file has: it came from a scan, or was compared with the length.
+                if offset + frame_bytes as u64 > self.source.len() {
+                    return Err(self.shorter(index, offset));
+                }
+                scratch.resize(frame_bytes, 0);
+                self.source.read_at(offset, scratch)?;
+                &scratch[..]
+            }
+        };
+        self.checked(index, offset, length, frame)
+    }
+
+    /// Calls `each` with the place in `indices` and the bytes of every record asked for, in the order of the file, each as often as it is asked
+    /// for. Records that lie near each other are read at once, up to 4 MiB.
+    ///
+    /// # Errors
+    ///
+    /// As [`IndexedReader::record`], and those of `each`, which end it.
+    pub fn for_each(&self, indices: &[u64], mut each: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
+        let mut order: Vec<usize> = (0..indices.len()).collect();
+        order.sort_by_key(|&place| indices[place]);
+        let mut scratch = Vec::new();
+        if self.source.as_slice().is_some() {
+            return order
+                .iter()
+                .try_for_each(|&place| each(place, self.record(indices[place], &mut scratch)?));
+        }
+        let mut rest = &order[..];
+        while let Some(&first) = rest.first() {
+            let (start, length) = self.locate(indices[first])?;
+            let mut end = start + length + (HEADER + TRAILER) as u64;
+            let mut count = 1;
+            while let Some(&place) = rest.get(count) {
+                let (offset, length) = self.locate(indices[place])?;
+                let next = offset + length + (HEADER + TRAILER) as u64;
+                if offset > end + GAP_BYTES || next - start > READ_BYTES {
+                    break;
+                }
+                end = end.max(next);
+                count += 1;
+            }
+            if end > self.source.len() {
+                return Err(self.shorter(indices[first], start));
+            }
+            scratch.resize((end - start) as usize, 0);
+            self.source.read_at(start, &mut scratch)?;
+            let (now, later) = rest.split_at(count);
+            for &place in now {
+                let (offset, length) = self.locate(indices[place])?;
+                let frame = &scratch[(offset - start) as usize..][..length as usize + HEADER + TRAILER];
+                each(place, self.checked(indices[place], offset, length, frame)?)?;
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn locate(&self, index: u64) -> Result<(u64, u64)> {
+        self.index.record(index).ok_or_else(|| {
+            Error::Invalid(format!(
+                "record {index} is out of range: `{}` has {} records",
+                self.source.name(),
+                self.num_records()
+            ))
+        })
+    }
+
+    /// The payload of a frame.
+    #[inline]
+    fn checked<'a>(&self, index: u64, offset: u64, length: u64, frame: &'a [u8]) -> Result<&'a [u8]> {
+        let at = || self.place(index, offset);
+        let Some((header, rest)) = frame.split_first_chunk::<HEADER>() else {
+            return Err(self.shorter(index, offset));
+        };
+        let Some((payload, trailer)) = rest.split_last_chunk::<TRAILER>() else {
+            return Err(self.shorter(index, offset));
+        };
+        let found = length_of(header).map_err(|crc| length_error(at(), crc))?;
+        if found != length {
+            return Err(Error::Damaged {
+                at: at(),
+                reason: format!("the record has {found} bytes, its index says {length}: scan the file anew"),
+            });
+        }
+        if self.crc == CrcPolicy::Check {
+            check_payload(payload, *trailer).map_err(|crc| payload_error(at(), crc))?;
+        }
+        Ok(payload)
+    }
+
+    fn place(&self, index: u64, offset: u64) -> Position {
+        Position {
+            path: self.source.name().to_string(),
+            record: Some(index),
+            offset: Some(offset),
+        }
+    }
+
+    #[cold]
+    fn shorter(&self, index: u64, offset: u64) -> Error {
+        Error::Damaged {
+            at: self.place(index, offset),
+            reason: format!(
+                "the file ends at byte {}, before this record does: it is cut short, or its index is another's",
+                self.source.len()
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{MemoryFile, PositionedFile};
+    use crate::tfrecord::{Compression, Writer};
+
+    fn records() -> Vec<Vec<u8>> {
+        (0..300usize).map(|i| vec![i as u8; i * i % 977]).collect()
+    }
+
+    fn file(records: &[Vec<u8>]) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new(), Compression::Plain).unwrap();
+        records.iter().for_each(|record| writer.write(record).unwrap());
+        writer.finish().unwrap()
+    }
+
+    #[test]
+    fn records_come_by_index_and_in_lists() {
+        let records = records();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.tfrecord");
+        std::fs::write(&path, file(&records)).unwrap();
+        let positioned = IndexedReader::new(Arc::new(PositionedFile::open(&path).unwrap())).unwrap();
+        for reader in [IndexedReader::open(&path).unwrap(), positioned] {
+            assert_eq!(reader.num_records(), 300);
+            let mut scratch = Vec::new();
+            for index in (0..300).rev().step_by(7) {
+                assert_eq!(
+                    reader.record(index, &mut scratch).unwrap(),
+                    records[index as usize]
+                );
+            }
+            let wanted = [299, 0, 5, 6, 7, 5, 150];
+            let mut found = vec![None; wanted.len()];
+            let visited = reader.for_each(&wanted, |place, record| {
+                found[place] = Some(record.to_vec());
+                Ok(())
+            });
+            visited.unwrap();
+            for (place, index) in wanted.into_iter().enumerate() {
+                assert_eq!(found[place].as_ref(), Some(&records[index as usize]));
+            }
+            let error = reader.record(300, &mut scratch).unwrap_err().to_string();
+            assert!(
+                error.contains("record 300 is out of range") && error.contains("300 records"),
+                "{error}"
+            );
+            assert!(reader.for_each(&[3, 300], |_, _| Ok(())).is_err());
+            let refused = reader.for_each(&[3], |_, _| Err(Error::Invalid("no".into())));
+            assert_eq!(refused.unwrap_err().to_string(), "no");
+        }
+    }
+
+    #[test]
+    fn damage_is_of_one_record_and_a_foreign_index_is_seen() {
+        let records = records();
+        let bytes = file(&records);
+        let good = IndexedReader::new(Arc::new(MemoryFile::new("x", bytes.clone()))).unwrap();
+        let (offset, _) = good.index().record(100).unwrap();
+        let mut damaged = bytes.clone();
+        damaged[offset as usize + HEADER + 3] ^= 1;
+        let reader = IndexedReader::new(Arc::new(MemoryFile::new("x", damaged))).unwrap();
+        let mut scratch = Vec::new();
+        let error = reader.record(100, &mut scratch).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("x, record 100, byte {offset}: payload checksum")),
+            "{error}"
+        );
+        assert_eq!(reader.record(101, &mut scratch).unwrap(), records[101]);
+        assert!(
+            reader
+                .clone()
+                .crc(CrcPolicy::Skip)
+                .record(100, &mut scratch)
+                .is_ok()
+        );
+
+        let other = file(&records[1..]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("other");
+        std::fs::write(&path, &other).unwrap();
+        let sources: [Arc<dyn ReadAt>; 2] = [
+            Arc::new(MemoryFile::new("other", other)),
+            Arc::new(PositionedFile::open(&path).unwrap()),
+        ];
+        for source in sources {
+            let reader = IndexedReader::with_index(source, good.index().clone());
+            for index in 0..300 {
+                match reader.record(index, &mut scratch) {
+                    Ok(record) => assert_eq!(record.len(), records[index as usize].len()),
+                    Err(error) => assert!(matches!(error, Error::Damaged { .. }), "{error}"),
+                }
+            }
+            assert!(reader.record(299, &mut scratch).is_err());
+            assert!(reader.for_each(&[0, 299], |_, _| Ok(())).is_err());
+        }
+    }
+}
