@@ -8,10 +8,10 @@ use crate::array_record::layout::{
 /// file looks as if its writer had meant it. A file that is too short for a step is left as it is from there on. O(bytes).
 pub fn fix_hashes(file: &mut [u8]) {
     for header in file.chunks_mut(BLOCK as usize) {
-        if let Some((stored, rest)) = header.split_first_chunk_mut::<8>() {
-            if let Some(rest) = rest.get(..BLOCK_HEADER as usize - 8) {
-                *stored = hash(rest).to_le_bytes();
-            }
+        if let Some((stored, rest)) = header.split_first_chunk_mut::<8>()
+            && let Some(rest) = rest.get(..BLOCK_HEADER as usize - 8)
+        {
+            *stored = hash(rest).to_le_bytes();
         }
     }
     let last_block = (file.len() as u64).saturating_sub(1) / BLOCK * BLOCK;
