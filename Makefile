@@ -42,8 +42,10 @@ test: ## Everything that needs no gigabytes: lint, documentation, Rust tests, in
 	@$(STEP) "Python package" $(MAKE) --no-print-directory test-python
 	@echo "all tests passed"
 
+# Building the tests builds the command as well; without PREP_BIN the end-to-end tests would build it alone, with its dependencies once more.
 test-rust:
-	$(CARGO) test --quiet --workspace
+	$(CARGO) test --quiet --workspace --no-run
+	PREP_BIN=$(CURDIR)/target/debug/prep $(CARGO) test --quiet --workspace
 
 test-docs: release
 	scripts/check-docs
