@@ -44,6 +44,8 @@ mod writer;
 
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod reported;
 
 pub use frame::{Compression, CrcPolicy, detect};
 pub use index::Index;

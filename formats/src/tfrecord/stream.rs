@@ -35,21 +35,24 @@ impl<R: Read> Stream<R> {
         head.truncate(filled);
         let found = detect(&head);
         let compression = wanted.or(found).unwrap_or(Compression::Plain);
-        // What begins as nothing known is left to the decoder to refuse: it may be a damaged file of the kind wanted.
-        if let Some(found) = found
-            && found != compression
+        // A plain file that begins as nothing known has a damaged first record, which is for the reader to say.
+        if found != Some(compression)
+            && (found.is_some() || (compression != Compression::Plain && filled > 0))
         {
+            let seen = match found {
+                Some(found) => format!("as {}; leave the compression to be detected", found.name()),
+                None => {
+                    let bytes: String = head.iter().map(|byte| format!("{byte:02x}")).collect();
+                    format!("with the bytes {bytes}")
+                }
+            };
             return Err(Error::Damaged {
                 at: Position {
                     path: name.to_string(),
                     record: None,
                     offset: Some(0),
                 },
-                reason: format!(
-                    "{} was expected, but it begins as {}; leave the compression to be detected",
-                    compression.name(),
-                    found.name()
-                ),
+                reason: format!("{} was expected, but it begins {seen}", compression.name()),
             });
         }
         let source = Cursor::new(head).chain(source);
