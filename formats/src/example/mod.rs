@@ -11,11 +11,21 @@
 //! more than once: the Protocol Buffers encoding guide. Names have to be UTF-8, unknown fields are skipped.
 //!
 //! [`ExampleView`] borrows from the record, [`Example`] owns its lists, [`crate::columns`] decodes whole batches.
+//!
+//! ```text
+//! SequenceExample { 1: Features (the context), 2: FeatureLists }
+//! FeatureLists    { 1: map entry, repeated }     entry { 1: name, 2: FeatureList }; a name that comes again replaces
+//! FeatureList     { 1: Feature, repeated }       one a step
+//! ```
+//!
+//! [`SequenceExampleView`] and [`SequenceExample`] are the same for what varies in length as a whole.
 
 mod owned;
+mod sequence;
 mod view;
 pub(crate) mod wire;
 
 pub use owned::{Example, FeatureList};
+pub use sequence::{FeatureListView, SequenceExample, SequenceExampleView};
 pub(crate) use view::in_feature;
 pub use view::{BytesList, ExampleView, FeatureView, FloatList, Int64List};

@@ -1,5 +1,7 @@
 //! An example as it lies in its record: names and lists are borrowed.
 
+use std::collections::HashMap;
+
 use crate::example::wire::{self, Entries, Field, Fields, Kind, Parts};
 use crate::{Error, Result};
 
@@ -43,27 +45,18 @@ impl<'a> ExampleView<'a> {
     /// # Errors
     /// Bytes that Protocol Buffers refuse: cut short, a length beyond the end, a varint of more than ten bytes, a name that is not UTF-8.
     pub fn parse(record: &'a [u8]) -> Result<Self> {
-        let mut features: Vec<(&'a str, FeatureView<'a>)> = Vec::new();
-        let mut sorted = true;
+        let mut features = Named::default();
         let mut entries = Entries::new(record);
         while let Some((name, value)) = entries.next()? {
-            let name = std::str::from_utf8(name).map_err(|_| {
-                Error::damaged(format!("feature name `{}` is not UTF-8", name.escape_ascii()))
-            })?;
-            let view = FeatureView::new(value).map_err(|error| in_feature(name, error))?;
-            // Names usually ascend, so that none can have come before.
-            sorted = sorted && features.last().is_none_or(|(last, _)| *last < name);
-            let before = if sorted {
-                None
-            } else {
-                features.iter_mut().find(|(other, _)| *other == name)
-            };
-            match before {
-                Some((_, before)) => *before = view,
-                None => features.push((name, view)),
-            }
+            features.put_feature(name, value)?;
         }
-        Ok(Self { features })
+        Ok(Self::from_named(features))
+    }
+
+    pub(super) fn from_named(features: Named<'a, FeatureView<'a>>) -> Self {
+        Self {
+            features: features.values,
+        }
     }
 
     /// Names and lists.
@@ -90,6 +83,72 @@ impl<'a> ExampleView<'a> {
     }
 }
 
+/// Values by name, in the order in which their names first come; the last value of a name counts.
+#[derive(Debug)]
+pub(super) struct Named<'a, T> {
+    pub(super) values: Vec<(&'a str, T)>,
+    /// Names ascended so far, so that none can have come before.
+    sorted: bool,
+    /// Where each name stands, once there are many and they do not ascend.
+    places: HashMap<&'a str, usize>,
+}
+
+impl<T> Default for Named<'_, T> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            sorted: true,
+            places: HashMap::new(),
+        }
+    }
+}
+
+impl<'a, T> Named<'a, T> {
+    /// Names up to here are compared one by one.
+    const FEW: usize = 24;
+
+    pub(super) fn put(&mut self, name: &'a str, value: T) {
+        self.sorted = self.sorted && self.values.last().is_none_or(|(last, _)| *last < name);
+        let before = if self.sorted {
+            None
+        } else if self.values.len() < Self::FEW {
+            self.values.iter().position(|(other, _)| *other == name)
+        } else {
+            if self.places.is_empty() {
+                let places = self
+                    .values
+                    .iter()
+                    .enumerate()
+                    .map(|(place, (name, _))| (*name, place));
+                self.places = places.collect();
+            }
+            let next = self.values.len();
+            let place = *self.places.entry(name).or_insert(next);
+            (place < next).then_some(place)
+        };
+        match before {
+            Some(place) => self.values[place].1 = value,
+            None => self.values.push((name, value)),
+        }
+    }
+}
+
+impl<'a> Named<'a, FeatureView<'a>> {
+    /// Checks an entry and adds it.
+    pub(super) fn put_feature(&mut self, name: &'a [u8], value: Option<(Kind, Parts<'a>)>) -> Result<()> {
+        let name = utf8(name)?;
+        let view = FeatureView::new(value).map_err(|error| in_feature(name, error))?;
+        self.put(name, view);
+        Ok(())
+    }
+}
+
+/// A name, which has to be text.
+pub(super) fn utf8(name: &[u8]) -> Result<&str> {
+    std::str::from_utf8(name)
+        .map_err(|_| Error::damaged(format!("feature name `{}` is not UTF-8", name.escape_ascii())))
+}
+
 /// Puts the name of a feature before the reason of an error.
 pub(crate) fn in_feature(name: &str, error: Error) -> Error {
     match error {
@@ -107,7 +166,7 @@ pub(crate) fn in_feature(name: &str, error: Error) -> Error {
 }
 
 impl<'a> FeatureView<'a> {
-    fn new(value: Option<(Kind, Parts<'a>)>) -> Result<Self> {
+    pub(super) fn new(value: Option<(Kind, Parts<'a>)>) -> Result<Self> {
         let Some((kind, parts)) = value else {
             return Ok(Self::None);
         };

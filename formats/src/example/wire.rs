@@ -229,6 +229,14 @@ impl<'a> Entries<'a> {
         }
     }
 
+    /// The entries of one `Features` message.
+    pub(crate) fn of_features(features: &'a [u8]) -> Self {
+        Self {
+            example: Fields::new(&[]),
+            features: Fields::new(features),
+        }
+    }
+
     /// The next entry, `None` at the end. Names are not checked to be UTF-8, nor lists to be well-formed.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Entry<'a>>> {
@@ -270,7 +278,7 @@ fn parse_entry(entry: &[u8]) -> Result<Option<Entry<'_>>> {
 
 /// Adds a `Feature` message: the same kind goes on the list, another one replaces it.
 #[inline]
-fn merge_feature<'a>(feature: &'a [u8], value: &mut Option<(Kind, Parts<'a>)>) -> Result<()> {
+pub(crate) fn merge_feature<'a>(feature: &'a [u8], value: &mut Option<(Kind, Parts<'a>)>) -> Result<()> {
     let mut fields = Fields::new(feature);
     while let Some(field) = fields.next()? {
         let (kind, list) = match field {
@@ -390,23 +398,39 @@ pub(crate) fn put_entry(
     out: &mut Vec<u8>,
     list: impl FnOnce(&mut Vec<u8>),
 ) {
-    let feature_length = match kind {
-        Some(_) => 1 + varint_length(list_length as u64) + list_length,
-        None => 0,
-    };
-    let entry_length = 1
-        + varint_length(name.len() as u64)
-        + name.len()
-        + 1
-        + varint_length(feature_length as u64)
-        + feature_length;
+    let feature_length = feature_length(kind, list_length);
+    put_entry_header(name, feature_length, out);
+    put_feature(kind, list_length, out, list);
+}
+
+/// Appends a map entry up to its value, a message of `length` bytes.
+pub(crate) fn put_entry_header(name: &str, length: usize, out: &mut Vec<u8>) {
+    let name_length = 1 + varint_length(name.len() as u64) + name.len();
+    let entry_length = name_length + 1 + varint_length(length as u64) + length;
     out.push(0x0a);
     put_varint(entry_length as u64, out);
     out.push(0x0a);
     put_varint(name.len() as u64, out);
     out.extend_from_slice(name.as_bytes());
     out.push(0x12);
-    put_varint(feature_length as u64, out);
+    put_varint(length as u64, out);
+}
+
+/// Length of a `Feature` message.
+pub(crate) fn feature_length(kind: Option<Kind>, list_length: usize) -> usize {
+    match kind {
+        Some(_) => 1 + varint_length(list_length as u64) + list_length,
+        None => 0,
+    }
+}
+
+/// Appends a `Feature` message, without tag and length.
+pub(crate) fn put_feature(
+    kind: Option<Kind>,
+    list_length: usize,
+    out: &mut Vec<u8>,
+    list: impl FnOnce(&mut Vec<u8>),
+) {
     if let Some(kind) = kind {
         out.push((kind as u8) << 3 | 2);
         put_varint(list_length as u64, out);
@@ -418,9 +442,14 @@ pub(crate) fn put_entry(
 
 /// Puts the tag and length of the `Features` message before what was appended since `start`.
 pub(crate) fn close_example(start: usize, out: &mut Vec<u8>) {
+    close_message(0x0a, start, out);
+}
+
+/// Puts a tag and the length of what was appended since `start` before it.
+pub(crate) fn close_message(tag: u8, start: usize, out: &mut Vec<u8>) {
     let body = out.len() - start;
     let mut header = [0u8; 11];
-    header[0] = 0x0a;
+    header[0] = tag;
     let mut length = 1;
     let mut value = body;
     while value >= 0x80 {
