@@ -53,12 +53,12 @@ fn digest(records: &[Vec<u8>]) -> String {
     hex::encode(hasher.finalize())
 }
 
-/// Files of codecs and layouts that this version reads: all but the transposed ones, and those with brotli and snappy.
+/// Files of layouts that this version reads: all but the transposed ones.
 fn is_in_scope(file: &Value) -> bool {
-    let options = file["reader_writer_options_string"].as_str().unwrap();
-    !["transpose:true", "brotli", "snappy"]
-        .iter()
-        .any(|word| options.contains(word))
+    !file["reader_writer_options_string"]
+        .as_str()
+        .unwrap()
+        .contains("transpose:true")
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn files_of_googles_writer_read_equal_in_order_and_at_random() {
         }
         count += 1;
     }
-    assert!(count > 25, "only {count} files");
+    assert!(count > 40, "only {count} files");
 }
 
 #[test]
@@ -183,10 +183,8 @@ fn files_out_of_scope_are_unsupported_and_say_so() {
         };
         assert!(error.to_string().contains("this version cannot read"), "{error}");
     }
-    for options in ["brotli:6", "snappy", "transpose"] {
-        let result = Writer::new(Vec::new(), WriteOptions::parse(options).unwrap());
-        assert!(matches!(result, Err(Error::Unsupported { .. })), "{options}");
-    }
+    let result = Writer::new(Vec::new(), WriteOptions::parse("transpose").unwrap());
+    assert!(matches!(result, Err(Error::Unsupported { .. })));
 }
 
 #[test]
@@ -272,7 +270,12 @@ fn small_file(options: &str) -> (Vec<u8>, Vec<Vec<u8>>) {
 
 #[test]
 fn every_cut_is_an_error_and_no_flip_gives_other_records() {
-    for options in ["uncompressed", "zstd,group_size:3"] {
+    for options in [
+        "uncompressed",
+        "zstd,group_size:3",
+        "brotli,group_size:3",
+        "snappy,group_size:2",
+    ] {
         let (bytes, records) = small_file(options);
         // Cut in the data and the footer, around each block boundary, and at the end.
         for cut in (0..600).chain(65_500..65_900).chain(131_000..131_072) {

@@ -47,7 +47,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for options that only the reading side or a later version knows: transposed chunks, brotli, snappy.
+    /// [`Error::Unsupported`] for `transpose`, which this version does not write.
     pub fn new(sink: W, options: WriteOptions) -> Result<Self> {
         let unsupported = |reason: String| Error::Unsupported {
             at: Position::default(),
