@@ -4,6 +4,7 @@ use crate::array_record::codec::{Codec, Decompressor};
 use crate::array_record::layout::{
     BLOCK, BLOCK_HEADER, CHUNK_HEADER, ChunkHeader, ChunkType, hash, take_varint,
 };
+use crate::array_record::transpose::TransposeDecoder;
 use crate::store::ReadAt;
 use crate::{Error, Position};
 
@@ -187,8 +188,9 @@ pub(super) enum Values {
 #[derive(Debug, Default)]
 pub(super) struct Decoded {
     decompressor: Decompressor,
+    transposed: TransposeDecoder,
     sizes: Vec<u8>,
-    /// Decompressed records, joined.
+    /// Decompressed records, joined, at its begin.
     pub(super) values: Vec<u8>,
     /// Where each record ends in the joined records.
     pub(super) ends: Vec<usize>,
@@ -212,11 +214,7 @@ impl Decoded {
         self.ends.clear();
         match header.chunk_type {
             ChunkType::Simple => {}
-            ChunkType::Transposed => {
-                return Err(Fault::Unsupported(
-                    "the chunk is transposed, which this version cannot read; it reads files written without `transpose`".into(),
-                ));
-            }
+            ChunkType::Transposed => return self.decode_transposed(header, data, max_values),
             other => {
                 return damaged(format!(
                     "the chunk has type `{}` ({}), a chunk of records was wanted",
@@ -239,12 +237,7 @@ impl Decoded {
         let Some((mut sizes, mut values)) = sizes else {
             return damaged("the record sizes do not fit the chunk");
         };
-        if header.decoded_data_size > max_values {
-            return damaged(format!(
-                "{} decoded bytes are claimed, at most {max_values} can be right",
-                header.decoded_data_size
-            ));
-        }
+        check_size(header, max_values)?;
         let place = if codec == Codec::Uncompressed {
             Values::InData(data.len() - values.len())
         } else {
@@ -319,6 +312,36 @@ impl Decoded {
         }
         Ok(place)
     }
+
+    fn decode_transposed(
+        &mut self,
+        header: &ChunkHeader,
+        data: &[u8],
+        max_values: u64,
+    ) -> Result<Values, Fault> {
+        check_size(header, max_values)?;
+        let result = self.transposed.decode(
+            &mut self.decompressor,
+            header,
+            data,
+            &mut self.values,
+            &mut self.ends,
+        );
+        if result.is_err() {
+            self.ends.clear();
+        }
+        result.map(|()| Values::Decompressed)
+    }
+}
+
+fn check_size(header: &ChunkHeader, max_values: u64) -> Result<(), Fault> {
+    if header.decoded_data_size > max_values {
+        return damaged(format!(
+            "{} decoded bytes are claimed, at most {max_values} can be right",
+            header.decoded_data_size
+        ));
+    }
+    Ok(())
 }
 
 /// The one record of an uncompressed chunk of one, straight from its data; `None` for any other or a malformed chunk, which

@@ -1,6 +1,7 @@
 //! Compresses and decompresses the parts of a chunk.
 
 use std::fmt;
+use std::io::Cursor;
 
 use brotlic::decode::{BrotliDecoderOptions, DecoderInfo};
 use brotlic::encode::{BrotliEncoderOptions, BrotliOperation};
@@ -283,14 +284,15 @@ impl Compressor {
         match &mut self.encoder {
             Encoder::Uncompressed => output.extend_from_slice(bytes),
             Encoder::Zstd(context) => {
-                self.frame.clear();
-                self.frame
+                output
                     .try_reserve(zstd_safe::compress_bound(bytes.len()))
                     .map_err(|error| error.to_string())?;
+                let end = output.len() as u64;
+                let mut rest = Cursor::new(output);
+                rest.set_position(end);
                 context
-                    .compress2(&mut self.frame, bytes)
+                    .compress2(&mut rest, bytes)
                     .map_err(|code| zstd_safe::get_error_name(code).to_string())?;
-                output.extend_from_slice(&self.frame);
             }
             Encoder::Brotli(quality, window) => {
                 let mut encoder = BrotliEncoderOptions::new()

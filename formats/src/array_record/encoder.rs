@@ -1,17 +1,36 @@
 //! Turns records into an encoded chunk; knows nothing of files.
 
-use crate::array_record::codec::Compressor;
-use crate::array_record::layout::{ChunkHeader, ChunkType, hash_two, put_varint};
+use crate::array_record::WriteOptions;
+use crate::array_record::codec::{Codec, Compressor};
+use crate::array_record::layout::{ChunkHeader, ChunkType, hash, hash_two, put_varint, take_varint};
 
-/// A chunk ready to be placed: the header, and the data in two pieces, so that large records are not copied once more.
-#[derive(Debug, Default)]
-pub(super) struct EncodedChunk {
-    pub(super) header: Option<ChunkHeader>,
-    pub(super) prefix: Vec<u8>,
-    pub(super) values: Vec<u8>,
+/// The records of one chunk, joined.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Records<'a> {
+    pub(super) num_records: u64,
+    /// The size of each, a varint.
+    pub(super) sizes: &'a [u8],
+    /// Their bytes.
+    pub(super) values: &'a [u8],
 }
 
-/// Collects records and encodes them as one simple chunk.
+impl<'a> Records<'a> {
+    /// The records one by one. Stops early where `sizes` do not fit `values`, which the writer never makes.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the encoder of transposed chunks"))]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let (mut sizes, mut values) = (self.sizes, self.values);
+        std::iter::from_fn(move || {
+            let size = usize::try_from(take_varint(&mut sizes)?).ok()?;
+            let (record, rest) = values.split_at_checked(size)?;
+            values = rest;
+            Some(record)
+        })
+    }
+}
+
+/// Encodes chunks, one after the other; kept for its codec's context and buffers. Each thread of a writer has one.
+///
+/// A simple chunk:
 ///
 /// ```text
 /// compression (1) | bytes of the compressed sizes (varint) | sizes, a varint each | records
@@ -23,73 +42,124 @@ pub(super) struct EncodedChunk {
 #[derive(Debug)]
 pub(super) struct ChunkEncoder {
     compressor: Compressor,
-    num_records: u64,
-    sizes: Vec<u8>,
-    values: Vec<u8>,
     packed_sizes: Vec<u8>,
+    /// Makes encoding panic or fail for records that say so.
+    #[cfg(test)]
+    pub(super) faults: bool,
 }
 
 impl ChunkEncoder {
-    pub(super) fn new(compressor: Compressor) -> Self {
-        Self {
+    /// Sets up an encoder for these options; the reason if this version cannot write them.
+    pub(super) fn new(options: &WriteOptions) -> Result<Self, String> {
+        if options.transpose() {
+            return Err("this version writes no transposed chunks".into());
+        }
+        let compressor = Compressor::new(options.compression(), options.window_log())?;
+        Ok(Self {
             compressor,
-            num_records: 0,
-            sizes: Vec::new(),
-            values: Vec::new(),
             packed_sizes: Vec::new(),
+            #[cfg(test)]
+            faults: false,
+        })
+    }
+
+    /// Whether the records themselves are the end of a chunk's data: [`encode`](Self::encode) then leaves them out, and they are
+    /// written from where they are.
+    pub(super) fn values_follow(&self) -> bool {
+        self.compressor.codec() == Codec::Uncompressed
+    }
+
+    /// Encodes `records` as one chunk, and appends its data to `data`: all of them, or what comes before the records. The bytes depend
+    /// on the options and the records only, not on what was encoded before.
+    pub(super) fn encode(&mut self, records: Records<'_>, data: &mut Vec<u8>) -> Result<ChunkHeader, String> {
+        #[cfg(test)]
+        if self.faults {
+            match records.values {
+                b"panic" => panic!("a test asked for it"),
+                b"fail" => return Err("a test asked for it".into()),
+                _ => {}
+            }
         }
-    }
-
-    /// Records collected since the last chunk.
-    pub(super) fn num_records(&self) -> u64 {
-        self.num_records
-    }
-
-    /// Bytes held.
-    pub(super) fn add(&mut self, record: &[u8]) {
-        put_varint(&mut self.sizes, record.len() as u64);
-        self.values.extend_from_slice(record);
-        self.num_records += 1;
-    }
-
-    /// Adds many records whose varint sizes and bytes are joined already.
-    pub(super) fn add_joined(&mut self, num_records: u64, sizes: &[u8], values: &[u8]) {
-        self.sizes.extend_from_slice(sizes);
-        self.values.extend_from_slice(values);
-        self.num_records += num_records;
-    }
-
-    /// Encodes what was collected into `chunk`, whose buffers are reused, and starts the next chunk. Gives the decoded size.
-    pub(super) fn encode(&mut self, chunk: &mut EncodedChunk) -> Result<ChunkHeader, String> {
-        let decoded_data_size = self.values.len() as u64;
-        let codec = self.compressor.codec();
-        chunk.prefix.clear();
-        chunk.prefix.push(codec.to_byte());
-        if codec == crate::array_record::codec::Codec::Uncompressed {
-            put_varint(&mut chunk.prefix, self.sizes.len() as u64);
-            chunk.prefix.extend_from_slice(&self.sizes);
-            std::mem::swap(&mut chunk.values, &mut self.values);
+        let start = data.len();
+        data.push(self.compressor.codec().to_byte());
+        let (data_size, data_hash);
+        if self.values_follow() {
+            put_varint(data, records.sizes.len() as u64);
+            data.extend_from_slice(records.sizes);
+            data_size = data.len() - start + records.values.len();
+            data_hash = hash_two(&data[start..], records.values);
         } else {
-            self.packed_sizes.clear();
-            put_varint(&mut self.packed_sizes, self.sizes.len() as u64);
-            self.compressor.compress(&self.sizes, &mut self.packed_sizes)?;
-            put_varint(&mut chunk.prefix, self.packed_sizes.len() as u64);
-            chunk.prefix.extend_from_slice(&self.packed_sizes);
-            put_varint(&mut chunk.prefix, decoded_data_size);
-            chunk.values.clear();
-            self.compressor.compress(&self.values, &mut chunk.values)?;
+            let packed_sizes = &mut self.packed_sizes;
+            packed_sizes.clear();
+            put_varint(packed_sizes, records.sizes.len() as u64);
+            self.compressor.compress(records.sizes, packed_sizes)?;
+            put_varint(data, packed_sizes.len() as u64);
+            data.extend_from_slice(packed_sizes);
+            put_varint(data, records.values.len() as u64);
+            self.compressor.compress(records.values, data)?;
+            data_size = data.len() - start;
+            data_hash = hash(&data[start..]);
         }
-        let header = ChunkHeader {
-            data_size: (chunk.prefix.len() + chunk.values.len()) as u64,
-            data_hash: hash_two(&chunk.prefix, &chunk.values),
+        Ok(ChunkHeader {
+            data_size: data_size as u64,
+            data_hash,
             chunk_type: ChunkType::Simple,
-            num_records: self.num_records,
-            decoded_data_size,
+            num_records: records.num_records,
+            decoded_data_size: records.values.len() as u64,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_apart_as_they_were_joined() {
+        let records = [&b"one"[..], b"", &[7; 300], b"x"];
+        let (mut sizes, mut values) = (Vec::new(), Vec::new());
+        for record in records {
+            put_varint(&mut sizes, record.len() as u64);
+            values.extend_from_slice(record);
+        }
+        let joined = Records {
+            num_records: 4,
+            sizes: &sizes,
+            values: &values,
         };
-        chunk.header = Some(header);
-        self.sizes.clear();
-        self.values.clear();
-        self.num_records = 0;
-        Ok(header)
+        assert_eq!(joined.iter().collect::<Vec<_>>(), records);
+        // Sizes that claim too much end it.
+        let cut = Records {
+            values: &values[..100],
+            ..joined
+        };
+        assert_eq!(cut.iter().count(), 2);
+    }
+
+    #[test]
+    fn a_chunk_depends_on_its_records_only() {
+        for text in ["uncompressed", "zstd:3", "zstd:-5,group_size:2"] {
+            let options = WriteOptions::parse(text).unwrap();
+            let mut kept = ChunkEncoder::new(&options).unwrap();
+            let mut data = Vec::new();
+            for length in [100_000, 0, 3, 5000, 1] {
+                let values: Vec<u8> = (0..length).map(|i: u32| (i % 7) as u8).collect();
+                let mut sizes = Vec::new();
+                put_varint(&mut sizes, u64::from(length));
+                let records = Records {
+                    num_records: 1,
+                    sizes: &sizes,
+                    values: &values,
+                };
+                let start = data.len();
+                let header = kept.encode(records, &mut data).unwrap();
+                let mut fresh = Vec::new();
+                let mut encoder = ChunkEncoder::new(&options).unwrap();
+                assert_eq!(encoder.encode(records, &mut fresh).unwrap(), header);
+                assert_eq!(fresh, &data[start..]);
+                let follow = if kept.values_follow() { values.len() } else { 0 };
+                assert_eq!(header.data_size, (fresh.len() + follow) as u64);
+            }
+        }
     }
 }

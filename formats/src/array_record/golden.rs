@@ -53,24 +53,11 @@ fn digest(records: &[Vec<u8>]) -> String {
     hex::encode(hasher.finalize())
 }
 
-/// Files of layouts that this version reads: all but the transposed ones.
-fn is_in_scope(file: &Value) -> bool {
-    !file["reader_writer_options_string"]
-        .as_str()
-        .unwrap()
-        .contains("transpose:true")
-}
-
 #[test]
 fn files_of_googles_writer_read_equal_in_order_and_at_random() {
     let manifest = manifest();
     let mut count = 0;
-    for file in manifest["files"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|file| is_in_scope(file))
-    {
+    for file in manifest["files"].as_array().unwrap() {
         let name = file["file"].as_str().unwrap();
         let reader = reader_of(name, bytes_of(name)).unwrap();
         let records = records_of(&reader).unwrap();
@@ -139,16 +126,14 @@ fn mapped_positioned_and_memory_sources_read_the_same() {
 fn our_writer_gives_googles_bytes_for_uncompressed_files() {
     let manifest = manifest();
     let mut same = 0;
-    for file in manifest["files"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|file| is_in_scope(file))
-    {
+    for file in manifest["files"].as_array().unwrap() {
         let (name, options) = (
             file["file"].as_str().unwrap(),
             file["writer_options"].as_str().unwrap(),
         );
+        if options.contains("transpose") {
+            continue;
+        }
         let bytes = bytes_of(name);
         let records = records_of(&reader_of(name, bytes.clone()).unwrap()).unwrap();
         let options = WriteOptions::parse(options).unwrap();
@@ -172,17 +157,7 @@ fn our_writer_gives_googles_bytes_for_uncompressed_files() {
 }
 
 #[test]
-fn files_out_of_scope_are_unsupported_and_say_so() {
-    let manifest = manifest();
-    let files = manifest["files"].as_array().unwrap();
-    for file in files.iter().filter(|file| !is_in_scope(file)) {
-        let name = file["file"].as_str().unwrap();
-        let result = reader_of(name, bytes_of(name)).and_then(|reader| records_of(&reader));
-        let Err(error @ Error::Unsupported { .. }) = result else {
-            panic!("{name}: {result:?}");
-        };
-        assert!(error.to_string().contains("this version cannot read"), "{error}");
-    }
+fn options_that_cannot_be_written_say_so() {
     let result = Writer::new(Vec::new(), WriteOptions::parse("transpose").unwrap());
     assert!(matches!(result, Err(Error::Unsupported { .. })));
 }
@@ -231,14 +206,15 @@ fn damaged_files_come_out_as_they_should() {
         let mut lost = Vec::new();
         for index in 0..reader.num_records() {
             match reader.record(index, &mut scratch) {
+                // Where hashes are right, transposed fields may join to other records.
+                Ok(_) if damaged.contains(&index) && name.contains("transpose_fuzz") => {}
                 Ok(record) => {
                     assert!(!damaged.contains(&index), "{name} {index}");
                     let digest = hex::encode(Sha256::digest(record));
                     assert_eq!(digest, file["records"][index as usize], "{name} {index}");
                 }
                 Err(error) => {
-                    let transposed = error.to_string().contains("transposed");
-                    assert!(damaged.contains(&index) || transposed, "{error}");
+                    assert!(damaged.contains(&index), "{error}");
                     assert!(
                         error
                             .to_string()

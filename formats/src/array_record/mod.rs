@@ -30,6 +30,8 @@
 //! # Ok::<(), prep_formats::Error>(())
 //! ```
 
+mod batch;
+mod blocks;
 mod chunk;
 mod codec;
 mod encoder;
@@ -37,9 +39,11 @@ mod footer;
 mod index;
 mod layout;
 mod options;
+mod pool;
 mod reader;
 #[doc(hidden)]
 pub mod testing;
+mod transpose;
 mod verify;
 mod writer;
 

@@ -230,6 +230,19 @@ impl WriteOptions {
         self.pad_to_block_boundary
     }
 
+    /// Most threads that encode chunks; `None` for `auto`.
+    pub fn max_parallelism(&self) -> Option<u32> {
+        self.max_parallelism
+    }
+
+    /// Sets the most threads that encode chunks: 1 for the caller's alone, `None` for `auto`, the default. Does not change the bytes
+    /// of a file.
+    #[must_use]
+    pub fn with_max_parallelism(mut self, max_parallelism: Option<u32>) -> Self {
+        self.max_parallelism = max_parallelism.map(|most| most.max(1));
+        self
+    }
+
     /// Base-2 logarithm of the farthest distance that the codec looks back.
     pub(super) fn window_log(&self) -> Option<u8> {
         match self.compression {

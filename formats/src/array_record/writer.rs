@@ -1,35 +1,67 @@
 //! Writes ArrayRecord files.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 
 use crate::array_record::WriteOptions;
-use crate::array_record::codec::Compressor;
-use crate::array_record::encoder::{ChunkEncoder, EncodedChunk};
-use crate::array_record::footer::{Entry, Metadata, POSTSCRIPT_COPIES, postscript_to_bytes};
-use crate::array_record::layout::{
-    BLOCK, BLOCK_HEADER, BlockHeader, CHUNK_HEADER, ChunkHeader, ChunkType, MAX_CHUNK_RECORDS, hash,
-    put_varint, remaining_in_block,
-};
+use crate::array_record::batch::Batch;
+use crate::array_record::blocks::{BlockWriter, sink_error};
+use crate::array_record::encoder::{ChunkEncoder, Records};
+use crate::array_record::footer::{Metadata, POSTSCRIPT_COPIES, postscript_to_bytes};
+use crate::array_record::layout::put_varint;
+use crate::array_record::pool::Pool;
 use crate::{Error, Position, Result};
 
-/// Bytes gathered before they go to the sink; a larger piece goes there directly.
-const BUFFER_BYTES: usize = 256 << 10;
+/// Bytes of records from which on a batch goes to a thread: about 1 ms of zstd, against about 10 us for the hand-over.
+const BATCH_BYTES: usize = 128 << 10;
+/// Groups from which on it goes, so that many empty records do not gather.
+const BATCH_GROUPS: usize = 8 << 10;
+/// Bytes of records that may be with the threads under `max_parallelism:auto`.
+const AUTO_BYTES: usize = 256 << 20;
+/// Most threads under `max_parallelism:auto`: one thread places chunks, and 16 zstd encoders keep it busy.
+const AUTO_THREADS: usize = 16;
 
 /// Writes records to an ArrayRecord file.
 ///
-/// Uncompressed files are byte for byte those of Google's writer with the same options and records. Holds one group of records, a buffer
-/// of 256 KiB, and 10 to 14 bytes per chunk written for the footer. Blocks on the sink; starts no threads.
+/// The bytes depend on the records, the options and the versions of the codecs only. Uncompressed files are byte for byte those of
+/// Google's writer with the same options and records.
+///
+/// # Threads
+///
+/// Under `max_parallelism:1` chunks are encoded by the caller's thread. Under `max_parallelism:N` up to `N` threads encode them,
+/// while the caller's thread gathers records and writes chunks in their order; `auto`, the default, is as many as the machine has
+/// CPUs (up to 16). They start when there is work for them (the first 128 KiB of records), and end with the writer.
+/// [`write`](Self::write) waits where they cannot keep up.
+///
+/// # Memory
+///
+/// Records travel in batches of whole groups: 128 KiB, or one group if that is larger. With one thread the writer holds one group; with
+/// `N`, `2 N + 1` batches, each before and after compression, and under `auto` no more than 256 MiB of records besides the group that
+/// is being gathered and one that is encoded. In addition to that a buffer of 256 KiB, and 10 to 14 bytes for each chunk written, for
+/// the footer: 14 GB at 10^9 records in chunks of one, so such data belong into shards.
 pub struct Writer<W> {
     file: BlockWriter<W>,
     options: WriteOptions,
-    encoder: ChunkEncoder,
-    chunk: EncodedChunk,
-    num_chunks: u64,
     num_records: u64,
-    /// Entries of the footer, joined, and their sizes as varints.
-    entries: Vec<u8>,
-    entry_sizes: Vec<u8>,
+    /// Records that are not encoded yet.
+    batch: Batch,
+    /// Encodes on this thread.
+    encoder: ChunkEncoder,
+    /// For the encoder's output and a size.
+    data: Vec<u8>,
+    size: Vec<u8>,
+    threads: Option<Threads>,
+}
+
+/// What encoding by threads takes.
+#[derive(Debug)]
+struct Threads {
+    pool: Pool<Batch>,
+    /// Empty batches, for reuse.
+    spare: Vec<Batch>,
+    /// Bytes of records with the pool, and their limit.
+    num_bytes: usize,
+    max_bytes: usize,
 }
 
 impl<W> fmt::Debug for Writer<W> {
@@ -37,7 +69,6 @@ impl<W> fmt::Debug for Writer<W> {
         f.debug_struct("Writer")
             .field("options", &self.options)
             .field("num_records", &self.num_records)
-            .field("bytes_written", &self.file.position)
             .finish_non_exhaustive()
     }
 }
@@ -49,51 +80,47 @@ impl<W: Write> Writer<W> {
     ///
     /// [`Error::Unsupported`] for `transpose`, which this version does not write.
     pub fn new(sink: W, options: WriteOptions) -> Result<Self> {
-        let unsupported = |reason: String| Error::Unsupported {
+        let encoder = ChunkEncoder::new(&options).map_err(|reason| Error::Unsupported {
             at: Position::default(),
             reason: format!("options `{options}`: {reason}"),
-        };
-        if options.transpose() {
-            return Err(unsupported("this version writes no transposed chunks".into()));
-        }
-        let compressor = Compressor::new(options.compression(), options.window_log()).map_err(unsupported)?;
-        let mut writer = Self {
-            file: BlockWriter {
-                sink,
-                buffer: Vec::with_capacity(BUFFER_BYTES),
-                position: 0,
-                failed: false,
-            },
-            encoder: ChunkEncoder::new(compressor),
-            chunk: EncodedChunk::default(),
+        })?;
+        let threads = Threads::new(&options, {
+            let options = options.clone();
+            move || ChunkEncoder::new(&options)
+        });
+        Ok(Self {
+            file: BlockWriter::new(sink)?,
             options,
-            num_chunks: 0,
             num_records: 0,
-            entries: Vec::new(),
-            entry_sizes: Vec::new(),
-        };
-        let signature = ChunkHeader {
-            data_size: 0,
-            data_hash: hash(&[]),
-            chunk_type: ChunkType::Signature,
-            num_records: 0,
-            decoded_data_size: 0,
-        };
-        writer.file.put_chunk(signature, &[], &[])?;
-        Ok(writer)
+            batch: Batch::default(),
+            encoder,
+            data: Vec::new(),
+            size: Vec::new(),
+            threads,
+        })
     }
 
     /// Appends a record.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] of the sink. Part of a chunk may be written then, so every later call fails.
+    /// [`Error::Io`] of the sink, and [`Error::Invalid`] where a chunk could not be compressed, this one or one before that a thread
+    /// was working on. Every later call fails then, as part of a chunk may be written.
+    #[inline]
     pub fn write(&mut self, record: &[u8]) -> Result<()> {
         self.file.check()?;
-        self.encoder.add(record);
         self.num_records += 1;
-        if self.encoder.num_records() == u64::from(self.options.group_size()) {
-            self.put_group()?;
+        let group_size = u64::from(self.options.group_size());
+        if group_size == 1 && self.threads.is_none() {
+            return self.put_alone(record);
+        }
+        if self.batch.add(record) == group_size {
+            self.batch.close_group();
+            if self.threads.is_none() {
+                self.encode_batch()?;
+            } else if self.batch.is_large() {
+                self.hand_over()?;
+            }
         }
         Ok(())
     }
@@ -103,188 +130,365 @@ impl<W: Write> Writer<W> {
         self.num_records
     }
 
-    /// Bytes of the file so far, without the group that is still open and without the footer.
+    /// Bytes of the file so far: without the footer, the group that is still open, and groups that threads are working on.
     pub fn bytes_written(&self) -> u64 {
-        self.file.position
+        self.file.position()
     }
 
-    /// Writes footer and postscript, and gives the sink back. A writer dropped before leaves a file that no reader opens.
+    /// Where the bytes go.
+    pub fn sink(&self) -> &W {
+        &self.file.sink
+    }
+
+    /// Writes footer and postscript, and gives the sink back. A writer dropped before leaves a file that no reader opens, and ends its
+    /// threads.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] of the sink, of this or an earlier call.
+    /// As [`write`](Self::write), of this or an earlier call.
     pub fn finish(mut self) -> Result<W> {
         self.file.check()?;
-        if self.encoder.num_records() > 0 {
-            self.put_group()?;
+        while let Some(batch) = self.threads.as_mut().and_then(|threads| threads.pool.take()) {
+            self.place(batch)?;
         }
+        self.threads = None;
+        self.batch.close_group();
+        self.encode_batch()?;
+        debug_assert_eq!(self.file.index.num_records, self.num_records);
+
+        let footer_offset = self.file.position();
+        let mut index = std::mem::take(&mut self.file.index);
         let metadata = Metadata {
-            num_chunks: self.num_chunks,
-            num_records: self.num_records,
+            num_chunks: index.num_chunks,
+            num_records: index.num_records,
             writer_options: self.options.to_string(),
-        };
-        let footer_offset = self.file.position;
-        self.encoder.add(&metadata.to_bytes());
-        self.encoder
-            .add_joined(self.num_chunks, &self.entry_sizes, &self.entries);
-        self.put_chunk()?;
+        }
+        .to_bytes();
+        self.size.clear();
+        put_varint(&mut self.size, metadata.len() as u64);
+        index.entry_sizes.splice(0..0, self.size.iter().copied());
+        index.entries.splice(0..0, metadata);
+        self.put_records_of_footer(Records {
+            num_records: index.num_chunks + 1,
+            sizes: &index.entry_sizes,
+            values: &index.entries,
+        })?;
         self.file.pad_to_block_boundary()?;
 
-        let uncompressed = Compressor::new(crate::array_record::Compression::Uncompressed, None);
-        self.encoder = ChunkEncoder::new(uncompressed.map_err(Error::Invalid)?);
+        let simple = WriteOptions::uncompressed();
+        self.encoder = ChunkEncoder::new(&simple).map_err(Error::Invalid)?;
+        let (mut sizes, mut values) = (Vec::new(), Vec::new());
         for _ in 0..POSTSCRIPT_COPIES {
-            self.encoder.add(&postscript_to_bytes(footer_offset));
+            let postscript = postscript_to_bytes(footer_offset);
+            put_varint(&mut sizes, postscript.len() as u64);
+            values.extend(postscript);
         }
-        self.put_chunk()?;
+        self.put_records_of_footer(Records {
+            num_records: POSTSCRIPT_COPIES as u64,
+            sizes: &sizes,
+            values: &values,
+        })?;
         self.file.pad_to_block_boundary()?;
         self.file.flush_buffer()?;
         self.file.sink.flush().map_err(sink_error)?;
         Ok(self.file.sink)
     }
 
-    /// Writes the open group and notes it for the footer.
-    fn put_group(&mut self) -> Result<()> {
-        let chunk_offset = self.file.position;
-        let header = self.put_chunk()?;
-        let entry = Entry {
-            chunk_offset,
-            decoded_data_size: header.decoded_data_size,
-            num_records: header.num_records,
+    /// Encodes and places a chunk of one record, without a copy of it.
+    fn put_alone(&mut self, record: &[u8]) -> Result<()> {
+        self.size.clear();
+        put_varint(&mut self.size, record.len() as u64);
+        let records = Records {
+            num_records: 1,
+            sizes: &self.size,
+            values: record,
         };
-        let before = self.entries.len();
-        entry.put(&mut self.entries);
-        put_varint(&mut self.entry_sizes, (self.entries.len() - before) as u64);
-        self.num_chunks += 1;
+        self.data.clear();
+        let encoded = self.encoder.encode(records, &mut self.data);
+        let header = encoded.map_err(|reason| failed(&mut self.file, reason))?;
+        let rest = if self.encoder.values_follow() { record } else { &[] };
+        self.file.put_records(header, &self.data, rest)?;
+        self.end_group()
+    }
+
+    /// Encodes and places a chunk that the footer does not list.
+    fn put_records_of_footer(&mut self, records: Records<'_>) -> Result<()> {
+        self.data.clear();
+        let encoded = self.encoder.encode(records, &mut self.data);
+        let header = encoded.map_err(|reason| failed(&mut self.file, reason))?;
+        let rest = if self.encoder.values_follow() {
+            records.values
+        } else {
+            &[]
+        };
+        self.file.put_chunk(header, &self.data, rest)
+    }
+
+    fn end_group(&mut self) -> Result<()> {
         if self.options.pad_to_block_boundary() {
             self.file.pad_to_block_boundary()?;
         }
         Ok(())
     }
 
-    fn put_chunk(&mut self) -> Result<ChunkHeader> {
-        debug_assert!(self.encoder.num_records() <= MAX_CHUNK_RECORDS);
-        let header = self.encoder.encode(&mut self.chunk).map_err(|reason| {
-            self.file.failed = true;
-            Error::Invalid(format!("could not compress a chunk: {reason}"))
-        })?;
-        self.file
-            .put_chunk(header, &self.chunk.prefix, &self.chunk.values)?;
-        Ok(header)
-    }
-}
-
-/// Places chunks in a file: block headers and padding.
-struct BlockWriter<W> {
-    sink: W,
-    buffer: Vec<u8>,
-    position: u64,
-    failed: bool,
-}
-
-impl<W: Write> BlockWriter<W> {
-    fn check(&self) -> Result<()> {
-        if self.failed {
-            return Err(sink_error(io::Error::other(
-                "an earlier write failed, the file is incomplete",
-            )));
-        }
-        Ok(())
-    }
-
-    /// Writes a chunk whose data come in two pieces.
-    fn put_chunk(&mut self, header: ChunkHeader, prefix: &[u8], values: &[u8]) -> Result<()> {
-        self.check()?;
-        let begin = self.position;
-        let end = header
-            .end(begin)
-            .ok_or_else(|| Error::Invalid("the file would be larger than 2^64 bytes".into()))?;
-        self.put(begin, end, &header.to_bytes())?;
-        self.put(begin, end, prefix)?;
-        self.put(begin, end, values)?;
-        // Chunks of many tiny records are longer than their data.
-        const ZEROS: [u8; 4096] = [0; 4096];
-        while self.position < end {
-            let step = (end - self.position)
-                .min(BLOCK - self.position % BLOCK)
-                .min(ZEROS.len() as u64);
-            // A block header that the next `put` writes counts as well.
-            let header = if self.position.is_multiple_of(BLOCK) {
-                BLOCK_HEADER
-            } else {
-                0
-            };
-            self.put(begin, end, &ZEROS[..step.saturating_sub(header) as usize])?;
-        }
-        Ok(())
-    }
-
-    /// Writes bytes of the chunk that reaches from `begin` to `end`, interrupted by block headers.
-    fn put(&mut self, begin: u64, end: u64, mut bytes: &[u8]) -> Result<()> {
-        while !bytes.is_empty() {
-            if self.position.is_multiple_of(BLOCK) {
-                let header = BlockHeader {
-                    previous_chunk: self.position - begin,
-                    next_chunk: end - self.position,
-                };
-                self.emit(&header.to_bytes())?;
-            }
-            let room = (BLOCK - self.position % BLOCK) as usize;
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.emit(now)?;
-            bytes = later;
-        }
-        Ok(())
-    }
-
-    fn emit(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.buffer.len() + bytes.len() > BUFFER_BYTES {
-            self.flush_buffer()?;
-        }
-        if bytes.len() >= BUFFER_BYTES {
-            let result = self.sink.write_all(bytes);
-            self.failed |= result.is_err();
-            result.map_err(sink_error)?;
-        } else {
-            self.buffer.extend_from_slice(bytes);
-        }
-        self.position += bytes.len() as u64;
-        Ok(())
-    }
-
-    fn flush_buffer(&mut self) -> Result<()> {
-        let result = self.sink.write_all(&self.buffer);
-        self.failed |= result.is_err();
-        self.buffer.clear();
-        result.map_err(sink_error)
-    }
-
-    /// Writes a padding chunk up to the next block boundary; one more block where the rest is too small for a chunk header.
-    ///
-    /// Source: `PadToBlockBoundary` in `riegeli/records/chunk_writer.cc`.
-    fn pad_to_block_boundary(&mut self) -> Result<()> {
-        let mut length = remaining_in_block(self.position);
-        if length == 0 {
+    /// Encodes the batch on this thread, and places its chunks.
+    fn encode_batch(&mut self) -> Result<()> {
+        if self.batch.is_empty() {
             return Ok(());
         }
-        if length < CHUNK_HEADER {
-            length += BLOCK - BLOCK_HEADER;
-        }
-        let zeros = vec![0; (length - CHUNK_HEADER) as usize];
-        let header = ChunkHeader {
-            data_size: zeros.len() as u64,
-            data_hash: hash(&zeros),
-            chunk_type: ChunkType::Padding,
-            num_records: 0,
-            decoded_data_size: 0,
+        let mut batch = std::mem::take(&mut self.batch);
+        let encoded = batch.encode(&mut self.encoder);
+        encoded.map_err(|reason| failed(&mut self.file, reason))?;
+        self.put_batch(&batch)?;
+        batch.clear(BATCH_BYTES);
+        self.batch = batch;
+        Ok(())
+    }
+
+    /// Hands the batch to the threads, after placing what they have done where they hold enough.
+    fn hand_over(&mut self) -> Result<()> {
+        let Some(threads) = &mut self.threads else {
+            return self.encode_batch();
         };
-        self.put_chunk(header, &zeros, &[])
+        let next = threads.spare.pop().unwrap_or_default();
+        let batch = std::mem::replace(&mut self.batch, next);
+        let num_bytes = batch.num_bytes();
+        while let Some(threads) = &mut self.threads
+            && threads.is_full(num_bytes)
+            && let Some(done) = threads.pool.take()
+        {
+            self.place(done)?;
+        }
+        if let Some(threads) = &mut self.threads {
+            threads.num_bytes += num_bytes;
+            let submitted = threads.pool.submit(batch);
+            submitted.map_err(|reason| failed(&mut self.file, reason))?;
+        }
+        while let Some(done) = self.threads.as_mut().and_then(|threads| threads.pool.try_take()) {
+            self.place(done)?;
+        }
+        Ok(())
+    }
+
+    /// Places what a thread has encoded.
+    fn place(&mut self, done: Result<Batch, String>) -> Result<()> {
+        let mut batch = done.map_err(|reason| failed(&mut self.file, reason))?;
+        self.put_batch(&batch)?;
+        if let Some(threads) = &mut self.threads {
+            threads.num_bytes -= batch.num_bytes();
+            batch.clear(BATCH_BYTES);
+            threads.spare.push(batch);
+        }
+        Ok(())
+    }
+
+    fn put_batch(&mut self, batch: &Batch) -> Result<()> {
+        for (header, data, rest) in batch.chunks() {
+            self.file.put_records(header, data, rest)?;
+            self.end_group()?;
+        }
+        Ok(())
     }
 }
 
-fn sink_error(source: io::Error) -> Error {
-    Error::Io {
-        path: "ArrayRecord file".to_string(),
-        action: "write",
-        source,
+impl Batch {
+    fn is_large(&self) -> bool {
+        self.num_bytes() >= BATCH_BYTES || self.num_groups() >= BATCH_GROUPS
+    }
+}
+
+impl Threads {
+    /// `None` where this thread does it all.
+    fn new(
+        options: &WriteOptions,
+        make_encoder: impl Fn() -> Result<ChunkEncoder, String> + Send + Sync + 'static,
+    ) -> Option<Self> {
+        let (num_threads, max_bytes) = match options.max_parallelism() {
+            Some(most) => (most as usize, usize::MAX),
+            None => {
+                let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+                (cpus.min(AUTO_THREADS), AUTO_BYTES)
+            }
+        };
+        (num_threads > 1).then(|| Self {
+            pool: Pool::new(num_threads, move || {
+                let mut encoder = make_encoder()?;
+                Ok(Box::new(move |batch: &mut Batch| batch.encode(&mut encoder)))
+            }),
+            spare: Vec::new(),
+            num_bytes: 0,
+            max_bytes,
+        })
+    }
+
+    /// Whether results have to be placed before `more` bytes are handed over.
+    fn is_full(&self, more: usize) -> bool {
+        self.pool.is_full()
+            || self.pool.num_tasks() > 0 && self.num_bytes.saturating_add(more) > self.max_bytes
+    }
+}
+
+/// The error for a chunk that could not be encoded; the file refuses what comes after it.
+fn failed<W: Write>(file: &mut BlockWriter<W>, reason: String) -> Error {
+    file.fail();
+    Error::Invalid(format!("could not compress a chunk: {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn written(text: &str, records: &[Vec<u8>]) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new(), WriteOptions::parse(text).unwrap()).unwrap();
+        for record in records {
+            writer.write(record).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+
+    /// Records of a few kinds, `total` bytes of them and more.
+    fn records(seed: u64, total: usize, longest: u64) -> Vec<Vec<u8>> {
+        let mut state = seed | 1;
+        let mut next = move |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let (mut records, mut length) = (Vec::new(), 0);
+        while length < total {
+            let size = next(longest);
+            let kind = next(3);
+            let record: Vec<u8> = (0..size)
+                .map(|i| match kind {
+                    0 => 0,
+                    1 => (i % 11) as u8,
+                    _ => next(256) as u8,
+                })
+                .collect();
+            length += record.len() + 1;
+            records.push(record);
+        }
+        records
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        #[test]
+        fn any_number_of_threads_gives_the_same_file(
+            seed: u64,
+            codec in prop::sample::select(vec!["uncompressed", "zstd:1", "zstd:3", "zstd:-5"]),
+            group_size in prop::sample::select(vec![1, 2, 7, 256]),
+            pad in prop::sample::select(vec!["", ",pad_to_block_boundary:true"]),
+            (total, longest) in prop::sample::select(vec![(900_000, 3000), (1_500_000, 200_000), (30_000, 3)]),
+        ) {
+            // Padding takes 64 KiB a chunk.
+            let total = if pad.is_empty() { total } else { total / 4 };
+            let records = records(seed, total, longest);
+            let text = format!("{codec},group_size:{group_size}{pad}");
+            let serial = written(&format!("{text},max_parallelism:1"), &records);
+            for threads in 2..=8 {
+                let parallel = written(&format!("{text},max_parallelism:{threads}"), &records);
+                prop_assert!(parallel == serial, "{text} by {threads} threads differs");
+            }
+            prop_assert!(written(&text, &records) == serial);
+        }
+    }
+
+    /// A writer with two threads whose encoders fail or panic for records that say so.
+    fn with_faults(text: &str) -> Writer<Vec<u8>> {
+        let options = WriteOptions::parse(text).unwrap();
+        let mut writer = Writer::new(Vec::new(), options.clone()).unwrap();
+        writer.threads = Threads::new(&options.clone(), move || {
+            let mut encoder = ChunkEncoder::new(&options)?;
+            encoder.faults = true;
+            Ok(encoder)
+        });
+        writer.encoder.faults = true;
+        writer
+    }
+
+    #[test]
+    fn a_fault_of_an_encoder_fails_the_writer_for_good() {
+        for (fault, threads, reason) in [
+            ("fail", 1, "could not compress a chunk: a test asked for it"),
+            ("fail", 2, "could not compress a chunk: a test asked for it"),
+            (
+                "panic",
+                2,
+                "could not compress a chunk: a thread panicked: a test asked for it",
+            ),
+        ] {
+            let mut writer = with_faults(&format!("zstd,max_parallelism:{threads}"));
+            writer.write(b"good").unwrap();
+            let mut result = writer.write(fault.as_bytes());
+            let mut num_more = 0;
+            while result.is_ok() && num_more < 100 {
+                result = writer.write(&[0; BATCH_BYTES]);
+                num_more += 1;
+            }
+            assert_eq!(result.unwrap_err().to_string(), reason);
+            assert!(num_more <= 5);
+            assert!(matches!(writer.write(b"more"), Err(Error::Io { .. })));
+            assert!(matches!(writer.finish(), Err(Error::Io { .. })));
+
+            // Where there is no later write to fail, `finish` does.
+            let mut writer = with_faults(&format!("zstd,max_parallelism:{threads}"));
+            let first = writer.write(fault.as_bytes());
+            let second = writer.write(&[0; BATCH_BYTES]);
+            if threads > 1 {
+                first.unwrap();
+                if second.is_ok() {
+                    assert_eq!(writer.finish().unwrap_err().to_string(), reason);
+                }
+            } else {
+                first.unwrap_err();
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_threads_hold_is_bounded() {
+        let options = WriteOptions::parse("zstd:3,group_size:3,max_parallelism:3").unwrap();
+        let mut writer = Writer::new(Vec::new(), options).unwrap();
+        let mut written = 0;
+        for i in 0..2000u32 {
+            let record: Vec<u8> = (0..1 + i % 40_000).map(|j| (j * i) as u8).collect();
+            writer.write(&record).unwrap();
+            written += record.len();
+            let threads = writer.threads.as_ref().unwrap();
+            assert!(threads.pool.num_tasks() <= 6);
+            assert!(threads.num_bytes <= 6 * (BATCH_BYTES + 3 * 40_010));
+            assert!(threads.spare.len() <= 7);
+            assert!(writer.batch.num_bytes() <= BATCH_BYTES + 3 * 40_010);
+        }
+        assert!(written > 10 * BATCH_BYTES);
+        // The limit in bytes holds back all but one batch.
+        let threads = writer.threads.as_mut().unwrap();
+        threads.max_bytes = 1;
+        for _ in 0..20 {
+            writer.write(&[7; 50_000]).unwrap();
+            assert!(writer.threads.as_ref().unwrap().pool.num_tasks() <= 6);
+        }
+        for _ in 0..3 {
+            writer.write(&[7; BATCH_BYTES]).unwrap();
+        }
+        assert!(writer.threads.as_ref().unwrap().pool.num_tasks() <= 1);
+        writer.finish().unwrap();
+    }
+
+    #[test]
+    fn buffers_that_one_record_made_large_are_given_back() {
+        let mut batch = Batch::default();
+        batch.add(&vec![0; 10 << 20]);
+        batch.close_group();
+        batch.clear(BATCH_BYTES);
+        assert!(batch.capacity() >= 10 << 20);
+        batch.add(b"x");
+        batch.close_group();
+        assert_eq!(batch.num_bytes(), 2);
+        batch.clear(BATCH_BYTES);
+        assert!(batch.capacity() <= 2 * BATCH_BYTES + 64);
     }
 }

@@ -89,7 +89,8 @@ impl Shards {
         let name = shard_file_name(&self.dataset, split, shard.index.into(), shard.num_shards.into());
         let path = self.folder.join(&name);
         let file = Pipe::create(&path)?;
-        let writer = Writer::new(file, self.options.clone())
+        // Each worker writes its own shards: threads for each of them would be too many.
+        let writer = Writer::new(file, self.options.clone().with_max_parallelism(Some(1)))
             .with_context(|| format!("could not write {}", path.display()))?;
         let totals = self.totals(shard);
         Ok(ShardFile {

@@ -1,0 +1,195 @@
+//! Places chunks in a file: block headers, padding, and what the footer says of each.
+
+use std::io::{self, Write};
+
+use crate::array_record::footer::Entry;
+use crate::array_record::layout::{
+    BLOCK, BLOCK_HEADER, BlockHeader, CHUNK_HEADER, ChunkHeader, ChunkType, MAX_CHUNK_RECORDS, hash,
+    put_varint, remaining_in_block,
+};
+use crate::{Error, Result};
+
+/// Bytes gathered before they go to the sink; a larger piece goes there directly.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// The chunks of a file, one after the other, and what the footer will say of them.
+///
+/// All chunks pass through here in order, whoever encoded them.
+pub(super) struct BlockWriter<W> {
+    pub(super) sink: W,
+    buffer: Vec<u8>,
+    /// Bytes of the file so far.
+    position: u64,
+    failed: bool,
+    pub(super) index: Index,
+}
+
+/// What the footer says of the chunks of records.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    pub(super) num_chunks: u64,
+    pub(super) num_records: u64,
+    /// Entries of the footer, joined, and their sizes as varints.
+    pub(super) entries: Vec<u8>,
+    pub(super) entry_sizes: Vec<u8>,
+}
+
+impl<W: Write> BlockWriter<W> {
+    /// Starts a file: writes the signature block.
+    pub(super) fn new(sink: W) -> Result<Self> {
+        let mut new = Self {
+            sink,
+            buffer: Vec::with_capacity(BUFFER_BYTES),
+            position: 0,
+            failed: false,
+            index: Index::default(),
+        };
+        let signature = ChunkHeader {
+            data_size: 0,
+            data_hash: hash(&[]),
+            chunk_type: ChunkType::Signature,
+            num_records: 0,
+            decoded_data_size: 0,
+        };
+        new.put_chunk(signature, &[], &[])?;
+        Ok(new)
+    }
+
+    /// Bytes of the file so far.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Refuses all that comes after this.
+    pub(super) fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// Fails after an earlier failure: part of a chunk may have been written then.
+    #[inline]
+    pub(super) fn check(&self) -> Result<()> {
+        if self.failed {
+            return Err(sink_error(io::Error::other(
+                "an earlier write failed, the file is incomplete",
+            )));
+        }
+        Ok(())
+    }
+
+    /// Writes a chunk of records, and notes it for the footer.
+    pub(super) fn put_records(&mut self, header: ChunkHeader, data: &[u8], rest: &[u8]) -> Result<()> {
+        debug_assert!(header.num_records <= MAX_CHUNK_RECORDS);
+        let entry = Entry {
+            chunk_offset: self.position,
+            decoded_data_size: header.decoded_data_size,
+            num_records: header.num_records,
+        };
+        self.put_chunk(header, data, rest)?;
+        let index = &mut self.index;
+        let before = index.entries.len();
+        entry.put(&mut index.entries);
+        put_varint(&mut index.entry_sizes, (index.entries.len() - before) as u64);
+        index.num_chunks += 1;
+        index.num_records += header.num_records;
+        Ok(())
+    }
+
+    /// Writes a chunk whose data come in two pieces.
+    pub(super) fn put_chunk(&mut self, header: ChunkHeader, data: &[u8], rest: &[u8]) -> Result<()> {
+        self.check()?;
+        let begin = self.position;
+        let end = header
+            .end(begin)
+            .ok_or_else(|| Error::Invalid("the file would be larger than 2^64 bytes".into()))?;
+        self.put(begin, end, &header.to_bytes())?;
+        self.put(begin, end, data)?;
+        self.put(begin, end, rest)?;
+        // Chunks of many tiny records are longer than their data.
+        const ZEROS: [u8; 4096] = [0; 4096];
+        while self.position < end {
+            let step = (end - self.position)
+                .min(BLOCK - self.position % BLOCK)
+                .min(ZEROS.len() as u64);
+            // A block header that the next `put` writes counts as well.
+            let header = if self.position.is_multiple_of(BLOCK) {
+                BLOCK_HEADER
+            } else {
+                0
+            };
+            self.put(begin, end, &ZEROS[..step.saturating_sub(header) as usize])?;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes of the chunk that reaches from `begin` to `end`, interrupted by block headers.
+    fn put(&mut self, begin: u64, end: u64, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            if self.position.is_multiple_of(BLOCK) {
+                let header = BlockHeader {
+                    previous_chunk: self.position - begin,
+                    next_chunk: end - self.position,
+                };
+                self.emit(&header.to_bytes())?;
+            }
+            let room = (BLOCK - self.position % BLOCK) as usize;
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.emit(now)?;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn emit(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.buffer.len() + bytes.len() > BUFFER_BYTES {
+            self.flush_buffer()?;
+        }
+        if bytes.len() >= BUFFER_BYTES {
+            let result = self.sink.write_all(bytes);
+            self.failed |= result.is_err();
+            result.map_err(sink_error)?;
+        } else {
+            self.buffer.extend_from_slice(bytes);
+        }
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Hands all to the sink.
+    pub(super) fn flush_buffer(&mut self) -> Result<()> {
+        let result = self.sink.write_all(&self.buffer);
+        self.failed |= result.is_err();
+        self.buffer.clear();
+        result.map_err(sink_error)
+    }
+
+    /// Writes a padding chunk up to the next block boundary; one more block where the rest is too small for a chunk header.
+    ///
+    /// Source: `PadToBlockBoundary` in `riegeli/records/chunk_writer.cc`.
+    pub(super) fn pad_to_block_boundary(&mut self) -> Result<()> {
+        let mut length = remaining_in_block(self.position);
+        if length == 0 {
+            return Ok(());
+        }
+        if length < CHUNK_HEADER {
+            length += BLOCK - BLOCK_HEADER;
+        }
+        let zeros = vec![0; (length - CHUNK_HEADER) as usize];
+        let header = ChunkHeader {
+            data_size: zeros.len() as u64,
+            data_hash: hash(&zeros),
+            chunk_type: ChunkType::Padding,
+            num_records: 0,
+            decoded_data_size: 0,
+        };
+        self.put_chunk(header, &zeros, &[])
+    }
+}
+
+/// An error of the sink, whose name a writer does not know.
+pub(super) fn sink_error(source: io::Error) -> Error {
+    Error::Io {
+        path: "ArrayRecord file".to_string(),
+        action: "write",
+        source,
+    }
+}
