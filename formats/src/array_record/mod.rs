@@ -41,6 +41,7 @@ mod layout;
 mod options;
 mod pool;
 mod reader;
+mod salvage;
 #[doc(hidden)]
 pub mod testing;
 mod transpose;
@@ -53,6 +54,7 @@ mod golden;
 pub use layout::ChunkType;
 pub use options::{Compression, WriteOptions};
 pub use reader::{ChunkInfo, Reader, Scratch};
+pub use salvage::{Harmless, Kept, Lost, Salvage, salvage};
 pub use verify::{Damage, Verification, verify};
 pub use writer::Writer;
 
