@@ -8,7 +8,7 @@
 //!
 //! [`Reader`] finds any record through the footer in constant time, and checks every hash on the way. [`Writer`] gives, for uncompressed
 //! options, byte for byte the file that Google's writer gives. [`verify`] looks at every byte of a file and lists the
-//! records lost.
+//! records lost. [`salvage`] rebuilds a readable file from a damaged one.
 //!
 //! Source: ArrayRecord 0.8, `cpp/array_record_writer.cc`, `cpp/array_record_reader.cc`, `cpp/layout.proto`; Riegeli's
 //! `doc/riegeli_records_file_format.md`.
@@ -55,7 +55,7 @@ pub use layout::ChunkType;
 pub use options::{Compression, WriteOptions};
 pub use reader::{ChunkInfo, Reader, Scratch};
 pub use salvage::{Harmless, Kept, Lost, Salvage, salvage};
-pub use verify::{Damage, Verification, verify};
+pub use verify::{Damage, Verification, VerifyOptions, verify, verify_with};
 pub use writer::Writer;
 
 /// The first 8 bytes of every Riegeli file: the hash in its first block header.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::array_record::Reader;
 use crate::array_record::chunk::{Decoded, Fault, Located};
-use crate::array_record::layout::{BLOCK, BLOCK_HEADER, BlockHeader, ChunkType, FIRST_CHUNK};
+use crate::array_record::layout::{BLOCK, BLOCK_HEADER, BlockHeader, CHUNK_HEADER, ChunkType, FIRST_CHUNK};
 use crate::array_record::reader::window;
 use crate::store::ReadAt;
 use crate::{Error, Result};
@@ -39,6 +39,23 @@ impl Verification {
     }
 }
 
+/// How closely [`verify_with`] looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct VerifyOptions {
+    quick: bool,
+}
+
+impl VerifyOptions {
+    /// Looks at the footer, and at the headers of chunks and blocks only, not at the data: finds files that are cut, mixed up, or have bytes
+    /// missing, without reading them whole. By default everything is looked at.
+    #[must_use]
+    pub fn quick(mut self, quick: bool) -> Self {
+        self.quick = quick;
+        self
+    }
+}
+
 /// Checks all hashes, decodes all records, and compares all block headers and padding with what they must be.
 ///
 /// Reads the file once, holds one chunk. A chunk that this version cannot decode is listed as well, with the reason: nobody
@@ -48,6 +65,19 @@ impl Verification {
 ///
 /// [`Error::Io`] only: damage is the answer, not an error.
 pub fn verify(source: Arc<dyn ReadAt>) -> Result<Verification> {
+    verify_with(source, VerifyOptions::default(), |_| {})
+}
+
+/// [`verify`], as closely as `options` say. `progress` is called with the offset reached, once a chunk.
+///
+/// # Errors
+///
+/// As [`verify`].
+pub fn verify_with(
+    source: Arc<dyn ReadAt>,
+    options: VerifyOptions,
+    mut progress: impl FnMut(u64),
+) -> Result<Verification> {
     let mut found = Verification {
         num_records: None,
         record_bytes: 0,
@@ -55,6 +85,7 @@ pub fn verify(source: Arc<dyn ReadAt>) -> Result<Verification> {
     };
     let mut walk = Walk {
         source: &*source,
+        quick: options.quick,
         raw: Vec::new(),
         gathered: Vec::new(),
         decoded: Decoded::default(),
@@ -97,6 +128,7 @@ pub fn verify(source: Arc<dyn ReadAt>) -> Result<Verification> {
         let records = reader.chunk_records(chunk)?;
         let (begin, limit) = (reader.chunk_offset(chunk)?, reader.limit(chunk));
         let after = records.end;
+        progress(begin);
         let what = format!("chunk {chunk} with records {}..{}", records.start, records.end);
         match walk.records(begin, limit, records.end - records.start) {
             Ok((end, bytes)) => {
@@ -132,6 +164,7 @@ pub fn verify(source: Arc<dyn ReadAt>) -> Result<Verification> {
             }
         }
     }
+    progress(end);
     found.num_records = Some(reader.num_records());
     found.record_bytes = record_bytes;
     Ok(found)
@@ -143,6 +176,10 @@ fn damage(records: Range<u64>, offset: u64, reason: String) -> Damage {
         offset,
         reason,
     }
+}
+
+fn count_fault(found: u64, wanted: u64) -> Fault {
+    Fault::Damaged(format!("it holds {found} records, the footer says {wanted}"))
 }
 
 fn in_chunk(fault: Fault, what: &str) -> Fault {
@@ -159,6 +196,7 @@ impl<F: FnMut(Range<u64>, u64, Fault) -> Result<()>> Note for F {}
 
 struct Walk<'s> {
     source: &'s dyn ReadAt,
+    quick: bool,
     raw: Vec<u8>,
     gathered: Vec<u8>,
     decoded: Decoded,
@@ -182,8 +220,23 @@ impl Walk<'_> {
             .map_err(|fault| in_chunk(fault, "the file signature"))
     }
 
-    /// Finds a chunk and checks both of its hashes.
+    /// The header of a chunk, without its data.
+    fn header(&mut self, begin: u64, limit: u64) -> Result<Located, Fault> {
+        if self.source.as_slice().is_some() {
+            let window = window(self.source, begin, limit, &mut self.raw)?;
+            return Located::parse(window, begin, limit);
+        }
+        let size = (CHUNK_HEADER + 2 * BLOCK_HEADER).min(limit.saturating_sub(begin));
+        self.raw.resize(size as usize, 0);
+        self.source.read_at(begin, &mut self.raw).map_err(Fault::Source)?;
+        Located::parse(&self.raw, begin, limit)
+    }
+
+    /// Finds a chunk and checks both of its hashes; a quick walk those of its header only.
     fn chunk(&mut self, begin: u64, limit: u64) -> Result<Located, Fault> {
+        if self.quick {
+            return self.header(begin, limit);
+        }
         let window = window(self.source, begin, limit, &mut self.raw)?;
         let located = Located::parse(window, begin, limit)?;
         match located.contiguous(window) {
@@ -203,6 +256,21 @@ impl Walk<'_> {
         limit: u64,
         num_records: u64,
     ) -> Result<(u64, u64), (Option<u64>, Fault)> {
+        if self.quick {
+            let located = self.header(begin, limit).map_err(|fault| (None, fault))?;
+            let (header, end) = (located.header, located.end);
+            let fault = match header.chunk_type {
+                ChunkType::Simple | ChunkType::Transposed if header.num_records == num_records => {
+                    return Ok((end, header.decoded_data_size));
+                }
+                ChunkType::Simple | ChunkType::Transposed => count_fault(header.num_records, num_records),
+                other => Fault::Damaged(format!(
+                    "its type is {}, a chunk of records was wanted",
+                    other.name()
+                )),
+            };
+            return Err((Some(end), fault));
+        }
         let window = window(self.source, begin, limit, &mut self.raw).map_err(|fault| (None, fault))?;
         let located = Located::parse(window, begin, limit).map_err(|fault| (None, fault))?;
         let header = located.header;
@@ -216,10 +284,7 @@ impl Walk<'_> {
             };
             located.check(data)?;
             if header.num_records != num_records {
-                return Err(Fault::Damaged(format!(
-                    "it holds {} records, the footer says {num_records}",
-                    header.num_records
-                )));
+                return Err(count_fault(header.num_records, num_records));
             }
             self.decoded.decode(&header, data, u64::MAX).map(|_| ())
         };
@@ -287,5 +352,88 @@ impl Walk<'_> {
             )));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array_record::{WriteOptions, Writer};
+    use crate::store::MemoryFile;
+
+    fn file(options: &str) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new(), WriteOptions::parse(options).unwrap()).unwrap();
+        for i in 0..12u8 {
+            writer.write(&vec![i; 30_000 * usize::from(i % 3) + 9]).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+
+    fn look(bytes: Vec<u8>, quick: bool) -> Verification {
+        let source = Arc::new(MemoryFile::new("x", bytes));
+        let mut reached = 0;
+        let found = verify_with(source, VerifyOptions::default().quick(quick), |offset| {
+            assert!(offset >= reached);
+            reached = offset;
+        });
+        found.unwrap()
+    }
+
+    #[test]
+    fn a_quick_look_sees_headers_and_not_data() {
+        let whole = file("uncompressed,group_size:2");
+        for quick in [false, true] {
+            let found = look(whole.clone(), quick);
+            assert!(found.is_ok(), "{found:?}");
+            assert_eq!((found.num_records, found.record_bytes), (Some(12), 360_108));
+        }
+        let reader = Reader::from_source(Arc::new(MemoryFile::new("x", whole.clone()))).unwrap();
+        let chunk = reader.chunk_offset(3).unwrap() as usize;
+        let cases = [
+            ("a chunk header", chunk + 10, true),
+            ("a chunk's data", chunk + 60, false),
+            ("a block header", 65_536 + 9, true),
+            ("the signature", 3, true),
+            ("the padding at the end", whole.len() - 1, false),
+        ];
+        for (what, at, quick_sees) in cases {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            assert!(!look(bytes.clone(), false).is_ok(), "{what}");
+            let found = look(bytes, true);
+            assert_eq!(!found.is_ok(), quick_sees, "{what}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn every_flipped_byte_of_a_file_is_seen() {
+        let mut writer =
+            Writer::new(Vec::new(), WriteOptions::parse("zstd:3,group_size:3").unwrap()).unwrap();
+        for i in 0..10u8 {
+            writer.write(&vec![i; usize::from(i) * 7]).unwrap();
+        }
+        let whole = writer.finish().unwrap();
+        for at in
+            (0..whole.len()).filter(|&at| at < 900 || at.is_multiple_of(1531) || at.abs_diff(1 << 16) < 200)
+        {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            assert!(!look(bytes, false).is_ok(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_source_that_is_not_mapped_gives_the_same() {
+        let mut bytes = file("uncompressed");
+        bytes[100_000] ^= 1;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        std::fs::write(&path, &bytes).unwrap();
+        for quick in [false, true] {
+            let source = Arc::new(crate::store::PositionedFile::open(&path).unwrap());
+            let found = verify_with(source, VerifyOptions::default().quick(quick), |_| {}).unwrap();
+            assert_eq!(found, look(bytes.clone(), quick));
+            assert_eq!(found.is_ok(), quick);
+        }
     }
 }

@@ -311,7 +311,7 @@ impl<W: Write> Rescue<'_, W> {
                 match walk.window().data(located) {
                     Ok(data) => match located.check(data) {
                         Ok(()) if header.chunk_type == ChunkType::Metadata => {
-                            self.output.other(&header, data)?;
+                            self.output.other(header, data)?;
                         }
                         Ok(()) => {}
                         Err(fault) => self.harmless(bytes, format!("{what}: {}", text(fault)?)),
@@ -363,10 +363,10 @@ impl<W: Write> Rescue<'_, W> {
                 }
                 let pad = self.pad;
                 let data = walk.window().data(located).map_err(source_error)?;
-                let start = self.output.num_records;
-                self.output.records(&header, data, pad)?;
+                let start = self.output.num_records();
+                self.output.records(header, data, pad)?;
                 self.found.record_bytes += record_bytes;
-                self.keep(bytes, start..self.output.num_records);
+                self.keep(bytes, start..self.output.num_records());
             }
             Err(fault) => {
                 let reason = text(fault)?;
@@ -536,8 +536,8 @@ impl<W: Write> Rescue<'_, W> {
             self.lose(length..length, None, reason.into());
         }
         let writer_options = writer_options.unwrap_or_else(|| self.shape.options());
-        self.found.num_records = self.output.num_records;
-        self.found.num_chunks = self.output.num_chunks;
+        self.found.num_records = self.output.num_records();
+        self.found.num_chunks = self.output.num_chunks();
         self.found.writer_options.clone_from(&writer_options);
         let sink = self.output.finish(writer_options)?;
         Ok((sink, self.found))

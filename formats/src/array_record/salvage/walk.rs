@@ -3,8 +3,7 @@
 use crate::Result;
 use crate::array_record::chunk::{Fault, Located};
 use crate::array_record::layout::{
-    BLOCK, BLOCK_HEADER, BlockHeader, CHUNK_HEADER, ChunkHeader, ChunkType, FIRST_CHUNK, hash,
-    is_chunk_boundary,
+    BLOCK, BLOCK_HEADER, BlockHeader, CHUNK_HEADER, ChunkHeader, ChunkType, FIRST_CHUNK, is_chunk_boundary,
 };
 use crate::array_record::salvage::footer::Footer;
 use crate::store::ReadAt;
@@ -393,9 +392,4 @@ fn may_begin(bytes: &[u8], begin: u64) -> bool {
     }
     // The type is a letter that is known, and the data size is below 2^56.
     matches!(bytes.get(24), Some(b's' | b'm' | b'p' | b'r' | b't')) && bytes.get(15) == Some(&0)
-}
-
-/// The hash of no data, which the signature and empty padding have.
-pub(super) fn empty_hash() -> u64 {
-    hash(&[])
 }
