@@ -17,6 +17,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// All chunks pass through here in order, whoever encoded them.
 pub(super) struct BlockWriter<W> {
     pub(super) sink: W,
+    /// The file's name, for messages.
+    pub(super) name: String,
     buffer: Vec<u8>,
     /// Bytes of the file so far.
     position: u64,
@@ -39,6 +41,7 @@ impl<W: Write> BlockWriter<W> {
     pub(super) fn new(sink: W) -> Result<Self> {
         let mut new = Self {
             sink,
+            name: "ArrayRecord file".to_string(),
             buffer: Vec::with_capacity(BUFFER_BYTES),
             position: 0,
             failed: false,
@@ -69,7 +72,7 @@ impl<W: Write> BlockWriter<W> {
     #[inline]
     pub(super) fn check(&self) -> Result<()> {
         if self.failed {
-            return Err(sink_error(io::Error::other(
+            return Err(self.sink_error(io::Error::other(
                 "an earlier write failed, the file is incomplete",
             )));
         }
@@ -146,7 +149,7 @@ impl<W: Write> BlockWriter<W> {
         if bytes.len() >= BUFFER_BYTES {
             let result = self.sink.write_all(bytes);
             self.failed |= result.is_err();
-            result.map_err(sink_error)?;
+            result.map_err(|error| self.sink_error(error))?;
         } else {
             self.buffer.extend_from_slice(bytes);
         }
@@ -154,12 +157,11 @@ impl<W: Write> BlockWriter<W> {
         Ok(())
     }
 
-    /// Hands all to the sink.
-    pub(super) fn flush_buffer(&mut self) -> Result<()> {
+    fn flush_buffer(&mut self) -> Result<()> {
         let result = self.sink.write_all(&self.buffer);
         self.failed |= result.is_err();
         self.buffer.clear();
-        result.map_err(sink_error)
+        result.map_err(|error| self.sink_error(error))
     }
 
     /// Writes a padding chunk up to the next block boundary; one more block where the rest is too small for a chunk header.
@@ -183,13 +185,20 @@ impl<W: Write> BlockWriter<W> {
         };
         self.put_chunk(header, &zeros, &[])
     }
-}
 
-/// An error of the sink, whose name a writer does not know.
-pub(super) fn sink_error(source: io::Error) -> Error {
-    Error::Io {
-        path: "ArrayRecord file".to_string(),
-        action: "write",
-        source,
+    /// Hands all to the sink, and has it do the same.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        self.flush_buffer()?;
+        let result = self.sink.flush();
+        self.failed |= result.is_err();
+        result.map_err(|error| self.sink_error(error))
+    }
+
+    fn sink_error(&self, source: io::Error) -> Error {
+        Error::Io {
+            path: self.name.clone(),
+            action: "write",
+            source,
+        }
     }
 }

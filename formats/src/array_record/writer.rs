@@ -5,11 +5,12 @@ use std::io::Write;
 
 use crate::array_record::WriteOptions;
 use crate::array_record::batch::Batch;
-use crate::array_record::blocks::{BlockWriter, sink_error};
+use crate::array_record::blocks::BlockWriter;
 use crate::array_record::encoder::{ChunkEncoder, Records};
 use crate::array_record::footer::{Metadata, POSTSCRIPT_COPIES, postscript_to_bytes};
 use crate::array_record::layout::put_varint;
 use crate::array_record::pool::Pool;
+use crate::store::{Existing, Location, Output};
 use crate::{Error, Position, Result};
 
 /// Bytes of records from which on a batch goes to a thread: about 1 ms of zstd, against about 10 us for the hand-over.
@@ -98,6 +99,13 @@ impl<W: Write> Writer<W> {
             size: Vec::new(),
             threads,
         })
+    }
+
+    /// Names the file in error messages, which call it `ArrayRecord file` otherwise.
+    #[must_use]
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.file.name = name.into();
+        self
     }
 
     /// Appends a record.
@@ -189,8 +197,7 @@ impl<W: Write> Writer<W> {
             values: &values,
         })?;
         self.file.pad_to_block_boundary()?;
-        self.file.flush_buffer()?;
-        self.file.sink.flush().map_err(sink_error)?;
+        self.file.flush()?;
         Ok(self.file.sink)
     }
 
@@ -288,6 +295,48 @@ impl<W: Write> Writer<W> {
             self.end_group()?;
         }
         Ok(())
+    }
+}
+
+impl Writer<Output> {
+    /// Starts a file or object at `location` that nobody sees before [`publish`](Self::publish): a local file under another name in the
+    /// same folder, which must exist; an object by an upload in parts.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::create`], and [`Error::Unsupported`] as [`new`](Self::new).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use prep_formats::array_record::{Reader, WriteOptions, Writer};
+    /// use prep_formats::store::{Existing, Location};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("data.array_record");
+    /// let location = Location::from_path(&path);
+    /// let mut writer = Writer::create(&location, WriteOptions::default(), Existing::Keep)?;
+    /// for left in writer.sink().unfinished() {
+    ///     eprintln!("an earlier writer was killed and left {}", left.display());
+    /// }
+    /// writer.write(b"record")?;
+    /// assert!(!path.exists());
+    /// writer.publish()?;
+    /// assert_eq!(Reader::open(&path)?.num_records(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn create(location: &Location, options: WriteOptions, existing: Existing) -> Result<Self> {
+        let sink = Output::create(location, existing)?;
+        Ok(Self::new(sink, options)?.with_name(location.to_string()))
+    }
+
+    /// Finishes the file, makes it durable, and gives it its name.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish) and [`Output::commit`]; nothing is visible then that was not before.
+    pub fn publish(self) -> Result<()> {
+        self.finish()?.commit()
     }
 }
 

@@ -47,6 +47,22 @@ impl AtomicFile {
         })
     }
 
+    /// Creates the file at `staging`, which must not exist, and locks it for as long as it is being written, where the file system has locks.
+    pub(super) fn create_new(staging: PathBuf) -> Result<Self> {
+        let file = File::options()
+            .write(true)
+            .create_new(true)
+            .open(&staging)
+            .map_err(Error::io(&staging, "create"))?;
+        // The lock tells files that are being written from those that a killed process has left. Without it nothing is lost.
+        let _ = file.try_lock();
+        Ok(Self {
+            file,
+            staging,
+            committed: false,
+        })
+    }
+
     /// Where the bytes are until they are committed.
     pub fn staging_path(&self) -> &Path {
         &self.staging

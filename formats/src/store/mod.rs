@@ -1,10 +1,11 @@
-//! Files and object stores behind one interface: positioned blocking reads, atomic local writes.
+//! Files and object stores behind one interface: positioned blocking reads, atomic writes and uploads.
 //!
 //! | to | use |
 //! |---|---|
 //! | name a file or folder, local or remote | [`Location`] |
 //! | read a file at any offset from many threads | [`open`], [`ReadAt`] |
-//! | write a file that appears whole or not at all | [`AtomicFile`] |
+//! | write a file or object that appears whole or not at all | [`Output`], [`Upload`], [`AtomicFile`] |
+//! | find what killed writers have left | [`unfinished`] |
 //! | put a finished folder in its place, or swap it with the old one | [`publish_folder`], [`rename_exchange`] |
 //! | keep two processes off the same folder | [`FileLock`] |
 //! | talk to a catalog's object store, and wait for it | [`object_store()`], [`block_on`] |
@@ -13,7 +14,9 @@ mod atomic;
 mod location;
 mod lock;
 mod object;
+mod output;
 mod read_at;
+mod upload;
 
 pub use atomic::{
     AtomicFile, Existing, publish_folder, rename_exchange, rename_without_replacing, sync_folder,
@@ -21,4 +24,6 @@ pub use atomic::{
 pub use location::Location;
 pub use lock::FileLock;
 pub use object::{block_on, object_store};
+pub use output::{Output, unfinished};
 pub use read_at::{MappedFile, MemoryFile, PositionedFile, ReadAt, open};
+pub use upload::{Upload, UploadOptions};

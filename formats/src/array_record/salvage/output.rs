@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::array_record::WriteOptions;
-use crate::array_record::blocks::{BlockWriter, sink_error};
+use crate::array_record::blocks::BlockWriter;
 use crate::array_record::encoder::{ChunkEncoder, Records};
 use crate::array_record::footer::{Metadata, POSTSCRIPT_COPIES, postscript_to_bytes};
 use crate::array_record::layout::{ChunkHeader, put_varint};
@@ -73,8 +73,7 @@ impl<W: Write> Output<W> {
             postscript.repeat(POSTSCRIPT_COPIES),
         );
         self.put(uncompressed()?, POSTSCRIPT_COPIES as u64, &sizes, &values)?;
-        self.file.flush_buffer()?;
-        self.file.sink.flush().map_err(sink_error)?;
+        self.file.flush()?;
         Ok(self.file.sink)
     }
 
