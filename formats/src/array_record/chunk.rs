@@ -313,6 +313,15 @@ impl Decoded {
         Ok(place)
     }
 
+    /// Bytes of memory held.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.transposed.memory()
+            + self.sizes.capacity()
+            + self.values.capacity()
+            + self.ends.capacity() * size_of::<usize>()
+    }
+
     fn decode_transposed(
         &mut self,
         header: &ChunkHeader,

@@ -124,6 +124,16 @@ impl TransposeDecoder {
         run.run()?;
         run.finish()
     }
+
+    /// Bytes of memory held.
+    #[cfg(test)]
+    pub(in crate::array_record) fn memory(&self) -> usize {
+        self.machine.memory()
+            + self.header.capacity()
+            + self.buckets.capacity()
+            + self.transitions.capacity()
+            + self.open.capacity() * size_of::<Open>()
+    }
 }
 
 /// Records written from the end of a window that grows at its front, up to `size` bytes.

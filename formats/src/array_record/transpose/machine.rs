@@ -177,6 +177,16 @@ impl Machine {
         Ok(buckets)
     }
 
+    /// Bytes of memory held.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>()
+            + self.buffers.capacity() * size_of::<Range<usize>>()
+            + self.bucket_ends.capacity() * size_of::<usize>()
+            + self.bucket.capacity()
+            + self.marks.capacity() * size_of::<u32>()
+    }
+
     fn read_buckets<'d>(
         &mut self,
         decompressor: &mut Decompressor,

@@ -35,6 +35,8 @@
 
 mod decode;
 mod machine;
+#[cfg(test)]
+mod tests;
 
 pub(super) use decode::TransposeDecoder;
 
