@@ -222,14 +222,8 @@ fn cifar(pictures: &[Vec<u8>]) {
 }
 
 fn tokens() {
-    let features = Features::new(vec![(
-        "tokens".into(),
-        Feature::Tensor {
-            shape: vec![None],
-            dtype: DType::Int32,
-        },
-    )])
-    .expect("a schema");
+    let features =
+        Features::new(vec![("tokens".into(), Feature::tensor(vec![None], DType::Int32))]).expect("a schema");
     let records: Vec<Vec<u8>> = (0..2000u64)
         .map(|row| {
             let tokens = (0..604).map(|index| {

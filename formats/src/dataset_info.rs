@@ -169,6 +169,32 @@ impl DatasetInfo {
 }
 
 impl SplitInfo {
+    /// The file name of a shard, 0-based, by the split's pattern: `mnist-train.array_record-00001-of-00002`.
+    ///
+    /// Source: `ShardedFileTemplate` in `core/naming.py` of TFDS 4.9.
+    pub fn shard_name(&self, dataset: &str, file_format: &str, number: usize) -> String {
+        let count = self.shard_lengths.len();
+        let mut name = String::new();
+        let mut rest = self.filepath_template.as_str();
+        while let Some((before, after)) = rest.split_once('{') {
+            let Some((key, after)) = after.split_once('}') else {
+                break;
+            };
+            name += before;
+            match key {
+                "DATASET" => name += dataset,
+                "SPLIT" => name += &self.name,
+                "FILEFORMAT" => name += file_format,
+                "SHARD_INDEX" => name += &format!("{number:05}"),
+                "NUM_SHARDS" => name += &format!("{count:05}"),
+                "SHARD_X_OF_Y" => name += &format!("{number:05}-of-{count:05}"),
+                other => name += &format!("{{{other}}}"),
+            }
+            rest = after;
+        }
+        name + rest
+    }
+
     fn parse(value: Json) -> Result<Self> {
         let Json::Object(map) = value else {
             return Err(Error::damaged(format!("dataset info: a split is {value}")));
@@ -318,6 +344,14 @@ mod tests {
         assert_eq!(info.splits[1].num_bytes, 27929);
         assert_eq!(info.splits[1].filepath_template, FILEPATH_TEMPLATE);
         assert_eq!(info.release_notes.len(), 2);
+        let mut split = info.splits[0].clone();
+        let name = split.shard_name("mnist", "array_record", 0);
+        assert_eq!(name, "mnist-train.array_record-00000-of-00001");
+        split.filepath_template = "{SPLIT}/{SHARD_INDEX}_{NUM_SHARDS}.{X}{FILEFORMAT".into();
+        assert_eq!(
+            split.shard_name("mnist", "tfrecord", 7),
+            "train/00007_00001.{X}{FILEFORMAT"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use prep_catalog::{Listed, Resolved, SplitSummary, VersionRecord};
-use prep_formats::features::{Feature, Features};
+use prep_formats::features::{Encoding, Feature, Features};
 use serde_json::{Map, Value, json};
 
 use crate::build::BuildOutcome;
@@ -96,18 +96,76 @@ fn describe_feature(feature: &Feature) -> Value {
     let kind = match feature {
         Feature::Tensor { .. } => "tensor",
         Feature::Scalar { .. } => "scalar",
+        Feature::Optional(inner) => {
+            let mut object = describe_feature(inner);
+            object["optional"] = true.into();
+            return object;
+        }
         Feature::Text => "text",
         Feature::ClassLabel { .. } => "class_label",
         Feature::Image { .. } => "image",
+        Feature::LabeledImage { .. } => "labeled_image",
+        Feature::Video { .. } => "video",
+        Feature::Audio { .. } => "audio",
+        Feature::BBox { .. } => "bbox",
+        Feature::Sequence { .. } => "sequence",
+        Feature::Dataset { .. } => "dataset",
+        Feature::Dict(_) => "dict",
+        Feature::Translation { .. } => "translation",
+        Feature::TranslationVariableLanguages { .. } => "translation_variable_languages",
         _ => "other",
     };
-    let mut object = json!({"kind": kind, "dtype": feature.dtype().name(), "shape": feature.shape()});
+    let mut object = json!({"kind": kind});
+    if let (Some(dtype), Some(shape)) = (feature.dtype(), feature.shape()) {
+        object["dtype"] = dtype.name().into();
+        object["shape"] = json!(shape);
+    }
     match feature {
         Feature::ClassLabel { num_classes, names } => {
             object["num_classes"] = (*num_classes).into();
             object["names"] = names.clone().into();
         }
-        Feature::Image { encoding_format, .. } => object["encoding_format"] = encoding_format.clone().into(),
+        Feature::Image { encoding_format, .. } | Feature::Video { encoding_format, .. } => {
+            object["encoding_format"] = encoding_format.clone().into();
+        }
+        Feature::LabeledImage {
+            encoding_format,
+            num_classes,
+            names,
+            ..
+        } => {
+            object["encoding_format"] = encoding_format.clone().into();
+            object["num_classes"] = (*num_classes).into();
+            object["names"] = names.clone().into();
+        }
+        Feature::Tensor { encoding, .. } if *encoding != Encoding::None => {
+            object["encoding"] = encoding.name().into();
+        }
+        Feature::Audio {
+            encoding,
+            file_format,
+            sample_rate,
+            ..
+        } => {
+            object["encoding"] = encoding.name().into();
+            object["file_format"] = file_format.clone().into();
+            object["sample_rate"] = (*sample_rate).into();
+        }
+        Feature::BBox { format } => object["format"] = format.clone().into(),
+        Feature::Sequence { feature, length } | Feature::Dataset { feature, length } => {
+            object["feature"] = describe_feature(feature);
+            object["length"] = (*length).into();
+        }
+        Feature::Dict(features) => {
+            let features: Map<String, Value> = features
+                .iter()
+                .map(|(name, feature)| (name.clone(), describe_feature(feature)))
+                .collect();
+            object["features"] = features.into();
+        }
+        Feature::Translation { languages } | Feature::TranslationVariableLanguages { languages } => {
+            object["languages"] = languages.clone().into();
+        }
         _ => {}
     }
     object

@@ -47,10 +47,7 @@ fn main() {
         ),
         (
             "raw",
-            Feature::Tensor {
-                shape: vec![Some(32), Some(32), Some(3)],
-                dtype: DType::UInt8,
-            },
+            Feature::tensor(vec![Some(32), Some(32), Some(3)], DType::UInt8),
         ),
     ] {
         let place = folder.join(kind);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prep_formats::columns::{Batch, ColumnData};
+use prep_formats::columns::Batch;
 
 use crate::deal::Step;
 
@@ -140,15 +140,5 @@ impl fmt::Debug for PooledBatch {
 
 /// Bytes of all columns of a batch.
 pub(crate) fn batch_bytes(batch: &Batch) -> u64 {
-    let column = |column: &ColumnData| match column {
-        ColumnData::Fixed(data) => data.len(),
-        ColumnData::Bytes { offsets, data } => data.len() + 8 * offsets.len(),
-        ColumnData::Ragged {
-            shapes,
-            offsets,
-            data,
-        } => data.len() + 8 * (offsets.len() + shapes.len()),
-        _ => 0,
-    };
-    batch.columns.iter().map(|data| column(data) as u64).sum()
+    batch.columns.iter().map(|column| column.num_bytes() as u64).sum()
 }

@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use prep_catalog::manifest::{MANIFEST_FILE, Manifest};
 use prep_formats::array_record::{Reader, Scratch};
-use prep_formats::columns::{Batch, BatchDecoder, ColumnSpec};
+use prep_formats::columns::{Batch, BatchDecoder, ColumnSpec, Images};
 use prep_formats::features::Features;
 use prep_formats::store::{self, Location};
+use prep_formats::tfrecord::IndexedReader;
 
 use crate::error::{Error, Result};
 use crate::split::{ResolvedSplit, SplitLengths};
+use crate::tfds::{self, ShardFormat};
 
 /// Shards that are kept open by default: each takes one mapping (a process has 65,530) and the memory of its index.
 const MAX_OPEN_SHARDS: usize = 4_096;
@@ -46,6 +48,11 @@ struct Inner {
     open_order: Mutex<VecDeque<usize>>,
     max_open_shards: usize,
     stamp: Mutex<Option<Stamp>>,
+    /// How shards are stored; a version of ours is ArrayRecord.
+    format: ShardFormat,
+    /// Whether there is a manifest in the folder.
+    described: bool,
+    images: Images,
     specs: Vec<ColumnSpec>,
     /// For single rows: what [`Dataset::get`] needs, kept from call to call.
     contexts: Mutex<Vec<ReadContext>>,
@@ -65,9 +72,47 @@ struct Shard {
     path: String,
     records: u64,
     bytes: u64,
-    reader: RwLock<Option<Reader>>,
+    reader: RwLock<Option<ShardReader>>,
     /// Read since the last look for a shard to close.
     used: AtomicBool,
+}
+
+/// An open shard; cheap to clone.
+#[derive(Clone)]
+enum ShardReader {
+    ArrayRecord(Reader),
+    TfRecord(IndexedReader),
+}
+
+impl ShardReader {
+    fn num_records(&self) -> u64 {
+        match self {
+            Self::ArrayRecord(reader) => reader.num_records(),
+            Self::TfRecord(reader) => reader.num_records(),
+        }
+    }
+
+    #[inline]
+    fn record<'a>(&'a self, record: u64, scratch: &'a mut RecordScratch) -> prep_formats::Result<&'a [u8]> {
+        match self {
+            Self::ArrayRecord(reader) => reader.record(record, &mut scratch.array_record),
+            Self::TfRecord(reader) => reader.record(record, &mut scratch.tfrecord),
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, record: u64) {
+        if let Self::ArrayRecord(reader) = self {
+            reader.prefetch(record);
+        }
+    }
+}
+
+/// Buffers of a thread that reads.
+#[derive(Default)]
+struct RecordScratch {
+    array_record: Scratch,
+    tfrecord: Vec<u8>,
 }
 
 /// Where a record is stored.
@@ -104,8 +149,8 @@ impl Stamp {
 /// What one thread needs to read and decode: buffers, the decoder, readers at hand.
 pub(crate) struct ReadContext {
     decoder: BatchDecoder,
-    scratch: Scratch,
-    near: Vec<Option<(usize, Reader)>>,
+    scratch: RecordScratch,
+    near: Vec<Option<(usize, ShardReader)>>,
     places: Vec<Place>,
 }
 
@@ -144,6 +189,33 @@ impl Dataset {
                 )));
             }
         };
+        Self::new(folder, manifest, features, split, ShardFormat::ArrayRecord, stamp)
+    }
+
+    /// Opens a split of a folder that TFDS wrote, which no catalog knows: ArrayRecord or TFRecord shards.
+    ///
+    /// Reads `dataset_info.json`, `features.json` and the sizes of the shards. Nothing is known of their hashes, so that shards are checked by
+    /// length and by the checksums of their records only. A TFRecord shard has no index: it is scanned when it is first read.
+    ///
+    /// # Errors
+    /// A folder that is none of TFDS's, shards that are missing or of another file format, a split string that does not fit.
+    pub fn open_tfds(folder: &Location, split: &str) -> Result<Self> {
+        let (manifest, features, format) = tfds::describe(folder)?;
+        let mut dataset = Self::new(folder, manifest, features, split, format, None)?;
+        if let Some(inner) = Arc::get_mut(&mut dataset.inner) {
+            inner.described = false;
+        }
+        Ok(dataset)
+    }
+
+    fn new(
+        folder: &Location,
+        manifest: Manifest,
+        features: Features,
+        split: &str,
+        format: ShardFormat,
+        stamp: Option<Stamp>,
+    ) -> Result<Self> {
         let lengths: Vec<SplitLengths> = manifest
             .splits
             .iter()
@@ -153,15 +225,6 @@ impl Dataset {
             })
             .collect();
         let split = ResolvedSplit::parse(split, &lengths)?;
-        // Of any schema, also one that cannot be decoded yet: its records can be read.
-        let specs = features
-            .iter()
-            .map(|(name, feature)| ColumnSpec {
-                name: name.to_string(),
-                dtype: feature.dtype(),
-                shape: feature.shape().to_vec(),
-            })
-            .collect();
         let mut dataset = Inner {
             records: split.records(),
             starts: Vec::new(),
@@ -170,9 +233,12 @@ impl Dataset {
             open_order: Mutex::default(),
             max_open_shards: MAX_OPEN_SHARDS,
             stamp: Mutex::new(stamp),
-            specs,
+            specs: specs(&features, Images::Decoded),
             contexts: Mutex::default(),
             folder: folder.clone(),
+            images: Images::Decoded,
+            described: true,
+            format,
             features,
             split,
             manifest,
@@ -183,11 +249,32 @@ impl Dataset {
         })
     }
 
+    /// The dataset with something else done about pictures in [`get`](Self::get) and [`get_many`](Self::get_many). Default
+    /// [`Images::Decoded`].
+    #[must_use]
+    pub fn with_images(self, images: Images) -> Self {
+        let mut fresh = self.fresh();
+        fresh.specs = specs(&fresh.features, images);
+        fresh.images = images;
+        Self {
+            inner: Arc::new(fresh),
+        }
+    }
+
     /// The dataset with another limit of shards kept open, at least 1. Default 4,096.
     ///
     /// A thread that reads keeps up to 64 more at hand.
     #[must_use]
     pub fn with_max_open_shards(self, max_open_shards: usize) -> Self {
+        let mut fresh = self.fresh();
+        fresh.max_open_shards = max_open_shards.max(1);
+        Self {
+            inner: Arc::new(fresh),
+        }
+    }
+
+    /// The same with no shard open.
+    fn fresh(&self) -> Inner {
         let inner = &self.inner;
         let mut fresh = Inner {
             manifest: inner.manifest.clone(),
@@ -199,15 +286,16 @@ impl Dataset {
             runs: Vec::new(),
             shards: Vec::new(),
             open_order: Mutex::default(),
-            max_open_shards: max_open_shards.max(1),
+            max_open_shards: inner.max_open_shards,
             stamp: Mutex::new(*lock(&inner.stamp)),
+            format: inner.format,
+            described: inner.described,
+            images: inner.images,
             specs: inner.specs.clone(),
             contexts: Mutex::default(),
         };
         fresh.lay_out();
-        Self {
-            inner: Arc::new(fresh),
-        }
+        fresh
     }
 
     /// `name:version` or `name/config:version`: opens this version again.
@@ -249,7 +337,8 @@ impl Dataset {
         &self.inner.features
     }
 
-    /// Name, dtype and shape of each feature of one row, images decoded; known without reading data.
+    /// Name, dtype and shape of each column of one row; known without reading data. None of a schema that cannot be decoded, whose records can
+    /// be read nevertheless; pictures of a kind that cannot be are byte strings here.
     pub fn element_spec(&self) -> &[ColumnSpec] {
         &self.inner.specs
     }
@@ -324,7 +413,7 @@ impl Dataset {
         let kept = lock(&self.inner.contexts).pop();
         let mut context = match kept {
             Some(context) => context,
-            None => self.read_context(None, true)?,
+            None => self.read_context(None, self.inner.images)?,
         };
         let result = work(&mut context);
         let mut contexts = lock(&self.inner.contexts);
@@ -338,43 +427,41 @@ impl Dataset {
     pub(crate) fn read_context(
         &self,
         columns: Option<&[String]>,
-        decode_images: bool,
+        images: impl Into<Images>,
     ) -> Result<ReadContext> {
         let decoder = match columns {
-            None => BatchDecoder::new(&self.inner.features, decode_images)?,
-            Some(columns) => BatchDecoder::new(&self.selected(columns)?, decode_images)?,
+            None => BatchDecoder::new(&self.inner.features, images)?,
+            Some(columns) => BatchDecoder::new(&self.selected(columns)?, images)?,
         };
         Ok(ReadContext {
             decoder,
-            scratch: Scratch::default(),
+            scratch: RecordScratch::default(),
             near: (0..NEAR_READERS).map(|_| None).collect(),
             places: Vec::new(),
         })
     }
 
     fn selected(&self, columns: &[String]) -> Result<Features> {
-        let mut selected = Vec::new();
-        for column in columns {
-            match self.inner.features.iter().find(|(name, _)| name == column) {
-                Some((name, feature)) => selected.push((name.to_string(), feature.clone())),
-                None => {
-                    let names: Vec<String> = self
-                        .inner
-                        .features
-                        .iter()
-                        .map(|(name, _)| format!("`{name}`"))
-                        .collect();
-                    return Err(Error::Options(format!(
-                        "there is no column `{column}`; the dataset has {}",
-                        names.join(", ")
-                    )));
-                }
-            }
-        }
-        if selected.is_empty() {
+        if columns.is_empty() {
             return Err(Error::Options("no column is selected".into()));
         }
-        Ok(Features::new(selected)?)
+        let known = |column: &String| {
+            let features = &self.inner.features;
+            features.select(std::slice::from_ref(column)).is_ok()
+        };
+        if let Some(column) = columns.iter().find(|column| !known(column)) {
+            let names: Vec<String> = self
+                .inner
+                .features
+                .iter()
+                .map(|(name, _)| format!("`{name}`"))
+                .collect();
+            return Err(Error::Options(format!(
+                "there is no column `{column}`; the dataset has {}",
+                names.join(", ")
+            )));
+        }
+        Ok(self.inner.features.select(columns)?)
     }
 
     /// Decodes rows into an empty batch, in the order of the indices. `false`: `stop` was set, and the batch is not whole.
@@ -445,7 +532,7 @@ impl Dataset {
     }
 
     /// Puts a shard's reader into its place among those at hand.
-    fn near_reader(&self, shard: usize, near: &mut [Option<(usize, Reader)>]) -> Result<()> {
+    fn near_reader(&self, shard: usize, near: &mut [Option<(usize, ShardReader)>]) -> Result<()> {
         let slot = &mut near[shard % NEAR_READERS];
         if !matches!(slot, Some((held, _)) if *held == shard) {
             *slot = Some((shard, self.reader(shard)?));
@@ -458,7 +545,7 @@ impl Dataset {
     }
 
     /// The reader of a shard, opened and checked if it is not open.
-    fn reader(&self, number: usize) -> Result<Reader> {
+    fn reader(&self, number: usize) -> Result<ShardReader> {
         let shard = &self.inner.shards[number];
         {
             let reader = shard.reader.read().unwrap_or_else(PoisonError::into_inner);
@@ -478,7 +565,7 @@ impl Dataset {
         Ok(reader)
     }
 
-    fn open_shard(&self, number: usize) -> Result<Reader> {
+    fn open_shard(&self, number: usize) -> Result<ShardReader> {
         self.check_unchanged()?;
         let shard = &self.inner.shards[number];
         let location = self.shard_location(number);
@@ -486,14 +573,26 @@ impl Dataset {
         let changed = |what: &str, found: u64, wanted: u64| Error::Changed {
             path: location.to_string(),
             reason: format!(
-                "the file has {found} {what}, the manifest says {wanted}: it was cut or replaced; run `prep verify {}`",
-                self.name()
+                "the file has {found} {what}, {}",
+                if self.inner.described {
+                    format!(
+                        "the manifest says {wanted}: it was cut or replaced; run `prep verify {}`",
+                        self.name()
+                    )
+                } else {
+                    format!(
+                        "`dataset_info.json` says {wanted}: it was cut or replaced; run `prep verify {location}`"
+                    )
+                }
             ),
         };
         if source.len() != shard.bytes {
             return Err(changed("bytes", source.len(), shard.bytes));
         }
-        let reader = Reader::from_source(source)?;
+        let reader = match self.inner.format {
+            ShardFormat::ArrayRecord => ShardReader::ArrayRecord(Reader::from_source(source)?),
+            ShardFormat::TfRecord => ShardReader::TfRecord(IndexedReader::new(source)?),
+        };
         if reader.num_records() != shard.records {
             return Err(changed("records", reader.num_records(), shard.records));
         }
@@ -527,6 +626,9 @@ impl Dataset {
 
     /// That the folder still holds the build that was opened. One `stat` where nothing has happened.
     fn check_unchanged(&self) -> Result<()> {
+        if !self.inner.described {
+            return Ok(());
+        }
         let Some(path) = manifest_path(&self.inner.folder) else {
             return Ok(());
         };
@@ -612,6 +714,14 @@ impl ReadContext {
     pub(crate) fn clear(&self, batch: &mut Batch) {
         self.decoder.clear(batch);
     }
+}
+
+/// The columns of a row, where it is known how they are decoded.
+fn specs(features: &Features, images: Images) -> Vec<ColumnSpec> {
+    features
+        .column_specs(images)
+        .or_else(|_| features.column_specs(Images::DecodedWherePossible))
+        .unwrap_or_default()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

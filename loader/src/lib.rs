@@ -19,6 +19,7 @@ mod state;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod tfds;
 
 pub use batch::PooledBatch;
 pub use dataset::Dataset;
@@ -29,3 +30,4 @@ pub use options::LoadOptions;
 pub use order::{ORDER_VERSION, Order};
 pub use plan::Plan;
 pub use state::{STATE_FORMAT, State};
+pub use tfds::is_tfds_folder;

@@ -12,7 +12,7 @@ use std::ops::DerefMut;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use prep_formats::columns::{Batch, ColumnData, ColumnSpec};
+use prep_formats::columns::{Batch, Cell, ColumnData, ColumnSpec};
 use prep_formats::value::DType;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -40,16 +40,7 @@ unsafe impl Sync for Lent {}
 
 impl Lent {
     fn new(mut owner: Box<dyn DerefMut<Target = Batch> + Send>) -> Self {
-        let buffers = owner
-            .columns
-            .iter_mut()
-            .map(|column| match column {
-                ColumnData::Fixed(data)
-                | ColumnData::Bytes { data, .. }
-                | ColumnData::Ragged { data, .. } => (data.as_mut_ptr(), data.len()),
-                _ => (NonNull::dangling().as_ptr(), 0),
-            })
-            .collect();
+        let buffers = owner.columns.iter_mut().map(elements).collect();
         // A raw pointer, since a `Box` that moves would claim that nothing else points into it.
         let owner = NonNull::from(Box::leak(owner));
         Self {
@@ -57,6 +48,17 @@ impl Lent {
             owner,
             buffers,
         }
+    }
+}
+
+/// Where the elements of a column lie, those of nested and optional ones too, and how many bytes.
+fn elements(column: &mut ColumnData) -> (*mut u8, usize) {
+    match column {
+        ColumnData::Fixed(data) | ColumnData::Bytes { data, .. } | ColumnData::Ragged { data, .. } => {
+            (data.as_mut_ptr(), data.len())
+        }
+        ColumnData::Nested { values, .. } | ColumnData::Optional { values, .. } => elements(values),
+        _ => (NonNull::dangling().as_ptr(), 0),
     }
 }
 
@@ -127,7 +129,8 @@ pub(crate) struct Layout {
 
 #[derive(Debug)]
 struct LayoutColumn {
-    name: Py<PyString>,
+    /// Names from the outermost dict in.
+    path: Vec<Py<PyString>>,
     spec: ColumnSpec,
 }
 
@@ -136,7 +139,11 @@ impl Layout {
         let columns = specs
             .iter()
             .map(|spec| LayoutColumn {
-                name: PyString::intern(py, &spec.name).unbind(),
+                path: spec
+                    .path
+                    .iter()
+                    .map(|name| PyString::intern(py, name).unbind())
+                    .collect(),
                 spec: spec.clone(),
             })
             .collect();
@@ -144,7 +151,8 @@ impl Layout {
     }
 
     /// A dict of one array a column, first dimension `rows`: a view where rows have one shape; an object array of `bytes` for byte
-    /// strings; a list of arrays (views) where shapes vary.
+    /// strings; a list of arrays (views) where shapes vary, of lists of them where sequences are in sequences. Optional columns are a masked
+    /// array, or with `None` in the list. Nested features are nested dicts.
     pub(crate) fn batch<'py>(
         &self,
         py: Python<'py>,
@@ -153,7 +161,7 @@ impl Layout {
         self.convert(py, Box::new(batch), false)
     }
 
-    /// A dict of the values of the only row of a batch: arrays, NumPy scalars, `bytes`.
+    /// A dict of the values of the only row of a batch: arrays, NumPy scalars, `bytes`, lists, `None` where it is missing.
     pub(crate) fn element<'py>(
         &self,
         py: Python<'py>,
@@ -173,73 +181,22 @@ impl Layout {
         // What is copied or has a shape of its own is read before the buffers are lent.
         let mut parts = Vec::with_capacity(self.columns.len());
         for (column, data) in self.columns.iter().zip(&batch.columns) {
-            parts.push(match data {
-                ColumnData::Fixed(_) => {
-                    let mut shape: Vec<u64> =
-                        column.spec.shape.iter().map(|size| size.unwrap_or(0)).collect();
-                    if !single {
-                        shape.insert(0, rows as u64);
-                    }
-                    Part::View { shape }
-                }
-                ColumnData::Bytes { offsets, data } => {
-                    let strings: Vec<_> = offsets
-                        .windows(2)
-                        .map(|pair| PyBytes::new(py, &data[pair[0] as usize..pair[1] as usize]))
-                        .collect();
-                    Part::Made(match strings.as_slice() {
-                        [string] if single && column.spec.shape.is_empty() => string.clone().into_any(),
-                        _ => {
-                            let mut shape: Vec<u64> =
-                                column.spec.shape.iter().map(|size| size.unwrap_or(0)).collect();
-                            if !single {
-                                shape.insert(0, rows as u64);
-                            }
-                            objects(py, strings, &shape)?
-                        }
-                    })
-                }
-                ColumnData::Ragged { shapes, offsets, .. } => {
-                    let rank = shapes.len() / rows.max(1);
-                    Part::Rows {
-                        shapes: shapes.chunks(rank.max(1)).map(<[u64]>::to_vec).collect(),
-                        offsets: offsets.clone(),
-                    }
-                }
-                _ => return Err(Kind::Internal.error("a kind of column that the package does not know")),
-            });
+            parts.push(part(py, &column.spec, data, rows, single)?);
         }
         let lent = Arc::new(Lent::new(batch));
         for (index, (column, part)) in self.columns.iter().zip(parts).enumerate() {
-            let buffer = || {
-                Bound::new(
-                    py,
-                    Buffer {
+            let value = match part {
+                // Nothing is lent.
+                Part::Made(value) => value,
+                part => {
+                    let lender = Buffer {
                         lent: lent.clone(),
                         column: index,
-                    },
-                )
-            };
-            let value = match part {
-                Part::Made(value) => value,
-                Part::View { shape } => {
-                    let view = array(py, column.spec.dtype, &shape, &buffer()?, 0)?;
-                    if single { scalar(py, view, &shape)? } else { view }
-                }
-                Part::Rows { shapes, offsets } => {
-                    let buffer = buffer()?;
-                    let list = PyList::empty(py);
-                    for (row, shape) in shapes.iter().take(rows).enumerate() {
-                        list.append(array(py, column.spec.dtype, shape, &buffer, offsets[row])?)?;
-                    }
-                    if single {
-                        list.get_item(0)?
-                    } else {
-                        list.into_any()
-                    }
+                    };
+                    part.finish(py, column.spec.dtype, &Bound::new(py, lender)?, single)?
                 }
             };
-            dict.set_item(&column.name, value)?;
+            put(py, &dict, &column.path, value)?;
         }
         Ok(dict)
     }
@@ -258,10 +215,35 @@ impl Layout {
                 shape.insert(0, rows.map(|rows| rows as u64));
             }
             let spec = class.call1((PyTuple::new(py, shape)?, dtype(py, column.spec.dtype)?))?;
-            dict.set_item(&column.name, spec)?;
+            put(py, &dict, &column.path, spec)?;
         }
         Ok(dict)
     }
+}
+
+/// Puts a value into nested dicts.
+fn put<'py>(
+    py: Python<'py>,
+    dict: &Bound<'py, PyDict>,
+    path: &[Py<PyString>],
+    value: Bound<'py, PyAny>,
+) -> PyResult<()> {
+    let Some((last, outer)) = path.split_last() else {
+        return Ok(());
+    };
+    let mut dict = dict.clone();
+    for name in outer {
+        let inner = match dict.get_item(name)? {
+            Some(inner) => inner.cast_into::<PyDict>()?,
+            None => {
+                let inner = PyDict::new(py);
+                dict.set_item(name, &inner)?;
+                inner
+            }
+        };
+        dict = inner;
+    }
+    dict.set_item(last, value)
 }
 
 /// How a column is handed over.
@@ -270,10 +252,164 @@ enum Part<'py> {
     View {
         shape: Vec<u64>,
     },
-    Rows {
-        shapes: Vec<Vec<u64>>,
-        offsets: Vec<u64>,
+    Rows(Vec<Row<'py>>),
+    /// A view with a mask, true where a row is missing.
+    Masked {
+        shape: Vec<u64>,
+        missing: Vec<bool>,
     },
+}
+
+/// One row of a list.
+enum Row<'py> {
+    Made(Bound<'py, PyAny>),
+    View { shape: Vec<u64>, offset: u64 },
+    List(Vec<Row<'py>>),
+}
+
+/// Looks at a column before its elements are lent.
+fn part<'py>(
+    py: Python<'py>,
+    spec: &ColumnSpec,
+    data: &ColumnData,
+    rows: usize,
+    single: bool,
+) -> PyResult<Part<'py>> {
+    let whole_shape = || {
+        let mut shape: Vec<u64> = spec.shape.iter().map(|size| size.unwrap_or(0)).collect();
+        if !single {
+            shape.insert(0, rows as u64);
+        }
+        shape
+    };
+    Ok(match data {
+        ColumnData::Fixed(_) => Part::View { shape: whole_shape() },
+        ColumnData::Bytes { offsets, data } => {
+            let strings: Vec<_> = offsets
+                .windows(2)
+                .map(|pair| PyBytes::new(py, &data[pair[0] as usize..pair[1] as usize]))
+                .collect();
+            Part::Made(match strings.as_slice() {
+                [string] if single && spec.shape.is_empty() => string.clone().into_any(),
+                _ => objects(py, strings, &whole_shape())?,
+            })
+        }
+        ColumnData::Optional { present, values } => match &**values {
+            _ if single && present.first() == Some(&0) => Part::Made(py.None().into_bound(py)),
+            _ if single => part(py, spec, values, rows, single)?,
+            ColumnData::Fixed(_) => Part::Masked {
+                shape: whole_shape(),
+                missing: present.iter().map(|&present| present == 0).collect(),
+            },
+            _ => Part::Rows(cells(py, spec, data, rows)?),
+        },
+        _ => Part::Rows(cells(py, spec, data, rows)?),
+    })
+}
+
+/// The rows of a column one by one.
+fn cells<'py>(py: Python<'py>, spec: &ColumnSpec, data: &ColumnData, rows: usize) -> PyResult<Vec<Row<'py>>> {
+    let mut column = data;
+    while let ColumnData::Nested { values, .. } | ColumnData::Optional { values, .. } = column {
+        column = values;
+    }
+    let start = match column {
+        ColumnData::Fixed(data) | ColumnData::Ragged { data, .. } => data.as_ptr().addr(),
+        _ => 0,
+    };
+    (0..rows)
+        .map(|row| match data.cell(spec, row) {
+            Some(cell) => one_row(py, &cell, start),
+            None => Err(Kind::Internal.error(format!("column `{}` has no row {row}", spec.name))),
+        })
+        .collect()
+}
+
+/// A cell whose column's elements begin at the address `start`.
+fn one_row<'py>(py: Python<'py>, cell: &Cell<'_>, start: usize) -> PyResult<Row<'py>> {
+    Ok(match cell {
+        Cell::Missing => Row::Made(py.None().into_bound(py)),
+        Cell::Array { shape, data } => Row::View {
+            shape: shape.clone(),
+            offset: if data.is_empty() {
+                0
+            } else {
+                (data.as_ptr().addr() - start) as u64
+            },
+        },
+        Cell::Strings { shape, strings } => match strings.as_slice() {
+            [string] if shape.is_empty() => Row::Made(PyBytes::new(py, string).into_any()),
+            strings => {
+                let strings = strings.iter().map(|string| PyBytes::new(py, string)).collect();
+                Row::Made(objects(py, strings, shape)?)
+            }
+        },
+        Cell::List(cells) => Row::List(
+            cells
+                .iter()
+                .map(|cell| one_row(py, cell, start))
+                .collect::<PyResult<_>>()?,
+        ),
+        _ => return Err(Kind::Internal.error("a kind of value that the package does not know")),
+    })
+}
+
+impl<'py> Part<'py> {
+    /// The Python object, once the elements are lent.
+    fn finish(
+        self,
+        py: Python<'py>,
+        kind: DType,
+        buffer: &Bound<'py, Buffer>,
+        single: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::Made(value) => Ok(value),
+            Self::View { shape } => {
+                let view = array(py, kind, &shape, buffer, 0)?;
+                if single {
+                    scalar(py, view, &shape)
+                } else {
+                    Ok(view)
+                }
+            }
+            Self::Masked { shape, missing } => {
+                let view = array(py, kind, &shape, buffer, 0)?;
+                let mut column = vec![missing.len() as u64];
+                column.resize(shape.len(), 1);
+                let mask = numpy(py, "array")?
+                    .call1((missing,))?
+                    .call_method1("reshape", (PyTuple::new(py, column)?,))?;
+                let mask = numpy(py, "broadcast_to")?.call1((mask, PyTuple::new(py, &shape)?))?;
+                py.import("numpy.ma")?.getattr("MaskedArray")?.call1((view, mask))
+            }
+            Self::Rows(rows) => {
+                let list = Row::List(rows).finish(py, kind, buffer)?;
+                if single { list.get_item(0) } else { Ok(list) }
+            }
+        }
+    }
+}
+
+impl<'py> Row<'py> {
+    fn finish(
+        self,
+        py: Python<'py>,
+        kind: DType,
+        buffer: &Bound<'py, Buffer>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::Made(value) => Ok(value),
+            Self::View { shape, offset } => array(py, kind, &shape, buffer, offset),
+            Self::List(rows) => {
+                let list = PyList::empty(py);
+                for row in rows {
+                    list.append(row.finish(py, kind, buffer)?)?;
+                }
+                Ok(list.into_any())
+            }
+        }
+    }
 }
 
 /// `numpy.ndarray(shape, dtype, buffer, offset)`: a view whose `base` is the buffer.

@@ -2,23 +2,19 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::Value as Json;
 
-use crate::features::{Feature, Features};
-use crate::value::DType;
+use crate::features::{Features, schema_json};
 use crate::{Error, Position, Result, json};
 
 /// Name of the schema's file in a TFDS folder.
 const FILE_NAME: &str = "features.json";
 
-/// Where TFDS's connectors live.
-const MODULE: &str = "tensorflow_datasets.core.features";
-
 impl Features {
     /// Reads the schema of a TFDS folder: `features.json` and `*.labels.txt`.
     ///
     /// # Errors
-    /// A file that cannot be read, JSON that is no schema, a kind of feature that this version does not know.
+    /// A file that cannot be read, JSON that is no schema, a class that is none of TFDS's, named.
     pub fn read_folder(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE_NAME);
         let name = path.display().to_string();
@@ -59,265 +55,61 @@ impl Features {
         let parsed: Json = serde_json::from_str(text)
             .map_err(|error| Error::damaged(format!("not JSON: {error}")).with_position(&place))?;
         let mut parse = || -> Result<Self> {
-            let (class, content) = unwrap(&parsed, "featuresDict")?;
+            let (class, content) = schema_json::unwrap(&parsed, "featuresDict")?;
             if class != "FeaturesDict" {
                 return Err(Error::unsupported(format!(
                     "the schema is a `{class}` at its top, wanted a `FeaturesDict`"
                 )));
             }
-            // Before there was a message for it, the features were the content.
-            let features = content.get("features").unwrap_or(content);
-            let features = match features {
-                Json::Object(features) => features.clone(),
-                _ => Map::new(),
-            };
-            let mut all = Vec::with_capacity(features.len());
-            for (name, value) in &features {
-                let mut feature =
-                    parse_feature(value).map_err(|error| crate::example::in_feature(name, error))?;
-                if let Feature::ClassLabel { num_classes, names } = &mut feature
-                    && let Some(text) = read(&label_file(name))?
-                {
-                    *names = text
-                        .split('\n')
+            let mut names = |file: &str| -> Result<Option<Vec<String>>> {
+                let text = read(&format!("{file}.labels.txt"))?;
+                Ok(text.map(|text| {
+                    text.split('\n')
                         .map(str::trim)
                         .filter(|name| !name.is_empty())
                         .map(str::to_string)
-                        .collect();
-                    if *num_classes == 0 {
-                        *num_classes = names.len() as u64;
-                    }
-                }
-                all.push((name.clone(), feature));
-            }
-            Self::new(all).map_err(|error| match error {
+                        .collect()
+                }))
+            };
+            let all = schema_json::parse_dict(content, None, &mut names)?;
+            let mut features = Self::new(all).map_err(|error| match error {
                 Error::Invalid(reason) => Error::damaged(reason),
                 other => other,
-            })
+            })?;
+            if parsed.get("pythonClassName").is_some() {
+                features.other =
+                    schema_json::beyond(&parsed, &schema_json::write_dict(&features.features, false));
+            }
+            Ok(features)
         };
         parse().map_err(|error| error.with_position(&place))
     }
 
     /// The files of a TFDS folder that describe this schema: (`features.json`, text), (`label.labels.txt`, text) and so on.
-    /// Byte for byte what TFDS 4.9 writes.
+    /// Byte for byte what TFDS 4.9 writes. What was read from a folder comes back whole: descriptions, ranges of values and colour maps,
+    /// which this crate makes no use of, are written as they were.
     pub fn to_files(&self) -> Vec<(String, String)> {
-        let mut files = vec![(FILE_NAME.to_string(), json::dump(&self.to_json(false), Some(4)))];
-        for (name, feature) in self.iter() {
-            if let Feature::ClassLabel { names, .. } = feature
-                && !names.is_empty()
-            {
-                files.push((label_file(name), names.join("\n") + "\n"));
-            }
-        }
+        let mut schema = schema_json::write_dict(&self.features, false);
+        schema_json::put_back(&mut schema, &self.other);
+        let mut files = vec![(FILE_NAME.to_string(), json::dump(&schema, Some(4)))];
+        schema_json::label_files(&self.features, None, &mut files);
         files
     }
 
-    /// A canonical one-line JSON of the schema, label names included: what fingerprints are made over.
+    /// A canonical one-line JSON of the schema, label names included, descriptions left out: what fingerprints are made over.
     pub fn canonical_json(&self) -> String {
-        json::dump(&self.to_json(true), None)
-    }
-
-    fn to_json(&self, with_names: bool) -> Json {
-        let features: Map<String, Json> = self
-            .iter()
-            .map(|(name, feature)| (name.to_string(), feature_json(feature, with_names)))
-            .collect();
-        let content = if features.is_empty() {
-            json!({})
-        } else {
-            json!({"features": features})
-        };
-        json!({"featuresDict": content, "pythonClassName": format!("{MODULE}.features_dict.FeaturesDict")})
-    }
-}
-
-/// Source: `get_names_filepath` and `convert_feature_name_to_filename` in TFDS.
-fn label_file(name: &str) -> String {
-    format!("{}.labels.txt", name.replace('/', "."))
-}
-
-fn feature_json(feature: &Feature, with_names: bool) -> Json {
-    let (key, class, content) = match feature {
-        Feature::Tensor { shape, dtype } => (
-            "tensor",
-            "tensor_feature.Tensor",
-            json!({"dtype": dtype.name(), "encoding": "none", "shape": shape_json(shape)}),
-        ),
-        Feature::Scalar { dtype } => (
-            "tensor",
-            "scalar.Scalar",
-            json!({"dtype": dtype.name(), "encoding": "none", "shape": {}}),
-        ),
-        Feature::Text => ("text", "text_feature.Text", json!({})),
-        Feature::ClassLabel { num_classes, names } => {
-            let mut content = Map::new();
-            if *num_classes > 0 {
-                content.insert("numClasses".into(), num_classes.to_string().into());
-            }
-            if with_names && !names.is_empty() {
-                content.insert("names".into(), names.clone().into());
-            }
-            (
-                "classLabel",
-                "class_label_feature.ClassLabel",
-                Json::Object(content),
-            )
-        }
-        Feature::Image {
-            shape,
-            dtype,
-            encoding_format,
-        } => {
-            let mut content = json!({"dtype": dtype.name(), "shape": shape_json(shape)});
-            if let Some(format) = encoding_format {
-                content["encodingFormat"] = format.clone().into();
-            }
-            ("image", "image_feature.Image", content)
-        }
-    };
-    json!({"pythonClassName": format!("{MODULE}.{class}"), key: content})
-}
-
-fn shape_json(shape: &[Option<u64>]) -> Json {
-    if shape.is_empty() {
-        return json!({});
-    }
-    let dimensions: Vec<String> = shape
-        .iter()
-        .map(|size| size.map_or_else(|| "-1".to_string(), |size| size.to_string()))
-        .collect();
-    json!({"dimensions": dimensions})
-}
-
-/// The class of a feature, without its module, and the message under `key` or the content of older forms.
-fn unwrap<'a>(value: &'a Json, key: &str) -> Result<(&'a str, &'a Json)> {
-    const NOTHING: &Json = &Json::Null;
-    let class = value
-        .get("pythonClassName")
-        .or_else(|| value.get("python_class_name"))
-        .or_else(|| value.get("type"))
-        .and_then(Json::as_str)
-        .ok_or_else(|| Error::damaged("no `pythonClassName`: not a feature of TFDS"))?;
-    let Some(name) = class
-        .strip_prefix("tensorflow_datasets.")
-        .and_then(|class| class.rsplit('.').next())
-    else {
-        return Err(Error::unsupported(format!(
-            "class `{class}` is not one of TFDS's features"
-        )));
-    };
-    let content = value.get(key).or_else(|| value.get("content")).unwrap_or(NOTHING);
-    Ok((name, content))
-}
-
-fn parse_feature(value: &Json) -> Result<Feature> {
-    let (class, _) = unwrap(value, "")?;
-    match class {
-        "Tensor" | "Scalar" => {
-            let (_, content) = unwrap(value, "tensor")?;
-            let dtype = parse_dtype(content)?;
-            match content.get("encoding").and_then(Json::as_str) {
-                None | Some("none" | "") => {}
-                Some(encoding) => {
-                    return Err(Error::unsupported(format!(
-                        "class `{class}` with encoding `{encoding}`; this version reads `none`"
-                    )));
-                }
-            }
-            if content.get("optional") == Some(&Json::Bool(true)) {
-                return Err(Error::unsupported(format!(
-                    "class `{class}` that is optional; this version reads features that every example has"
-                )));
-            }
-            Ok(match class {
-                "Scalar" => Feature::Scalar { dtype },
-                _ => Feature::Tensor {
-                    shape: parse_shape(content)?,
-                    dtype,
-                },
-            })
-        }
-        "Text" => {
-            let (_, content) = unwrap(value, "text")?;
-            if content.get("use_encoder") == Some(&Json::Bool(true)) {
-                return Err(Error::unsupported(
-                    "class `Text` with an encoder, which TFDS gave up; build the dataset's plain text config",
-                ));
-            }
-            Ok(Feature::Text)
-        }
-        "ClassLabel" => {
-            let (_, content) = unwrap(value, "classLabel")?;
-            let number = content.get("numClasses").or_else(|| content.get("num_classes"));
-            let num_classes = match number {
-                None | Some(Json::Null) => 0,
-                Some(number) => parse_number(number)
-                    .and_then(|number| u64::try_from(number).ok())
-                    .ok_or_else(|| Error::damaged(format!("number of classes is {number}")))?,
-            };
-            Ok(Feature::ClassLabel {
-                num_classes,
-                names: Vec::new(),
-            })
-        }
-        "Image" => {
-            let (_, content) = unwrap(value, "image")?;
-            let format = content
-                .get("encodingFormat")
-                .or_else(|| content.get("encoding_format"));
-            Ok(Feature::Image {
-                shape: parse_shape(content)?,
-                dtype: parse_dtype(content)?,
-                encoding_format: format
-                    .and_then(Json::as_str)
-                    .filter(|format| !format.is_empty())
-                    .map(str::to_string),
-            })
-        }
-        _ => Err(Error::unsupported(format!(
-            "class `{class}` is not supported; this version reads Image, ClassLabel, Text, Scalar and Tensor"
-        ))),
-    }
-}
-
-fn parse_dtype(content: &Json) -> Result<DType> {
-    let name = content.get("dtype").and_then(Json::as_str).unwrap_or("");
-    DType::from_name(name).ok_or_else(|| Error::unsupported(format!("dtype `{name}` is not known")))
-}
-
-/// A shape message, or the list of older forms. Unknown dimensions are -1 or null.
-fn parse_shape(content: &Json) -> Result<Vec<Option<u64>>> {
-    let shape = match content.get("shape") {
-        None | Some(Json::Null) => return Ok(Vec::new()),
-        Some(shape) => shape,
-    };
-    let dimensions = match shape.get("dimensions").unwrap_or(shape) {
-        Json::Array(dimensions) => dimensions,
-        Json::Object(empty) if empty.is_empty() => return Ok(Vec::new()),
-        other => return Err(Error::damaged(format!("shape is {other}"))),
-    };
-    dimensions
-        .iter()
-        .map(|dimension| match parse_number(dimension) {
-            _ if dimension.is_null() => Ok(None),
-            Some(-1) => Ok(None),
-            Some(size) if size >= 0 => Ok(Some(size.cast_unsigned())),
-            _ => Err(Error::damaged(format!("dimension is {dimension}"))),
-        })
-        .collect()
-}
-
-/// A 64-bit integer, as Protocol Buffers' JSON has them: in quotes, or not.
-fn parse_number(value: &Json) -> Option<i64> {
-    match value {
-        Json::String(text) => text.parse().ok(),
-        other => other.as_i64(),
+        json::dump(&schema_json::write_dict(&self.features, true), None)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::features::schema_json::MODULE;
+    use crate::features::{Encoding, Feature};
+    use crate::value::DType;
 
     fn folders() -> Vec<std::path::PathBuf> {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/features");
@@ -334,9 +126,6 @@ mod tests {
     fn files_of_tfds_come_back_byte_for_byte() {
         let mut seen = 0;
         for folder in folders() {
-            if folder.ends_with("kitchen_sink") {
-                continue;
-            }
             let features = Features::read_folder(&folder).unwrap();
             for (name, text) in features.to_files() {
                 let wanted = std::fs::read_to_string(folder.join(&name)).unwrap();
@@ -346,7 +135,7 @@ mod tests {
             let again = Features::read_folder(&folder).unwrap();
             assert_eq!(again.canonical_json(), features.canonical_json());
         }
-        assert!(seen >= 6, "{seen}");
+        assert!(seen >= 12, "{seen}");
     }
 
     #[test]
@@ -362,25 +151,107 @@ mod tests {
         assert_eq!((*num_classes, names.len()), (10, 10));
         assert_eq!(names[9], "truck");
         let image = features.get("image").unwrap();
-        assert_eq!(image.shape(), [Some(32), Some(32), Some(3)]);
+        assert_eq!(image.shape().unwrap(), [Some(32), Some(32), Some(3)]);
         assert_eq!(features.get("none"), None);
         let line = features.canonical_json();
         assert!(!line.contains('\n') && line.contains("\"truck\""), "{line}");
     }
 
     #[test]
-    fn unknown_features_are_refused_by_name_and_class() {
+    fn each_connector_is_read() {
         let folder = folders()
             .into_iter()
             .find(|folder| folder.ends_with("kitchen_sink"))
             .unwrap();
-        let error = Features::read_folder(&folder).unwrap_err();
+        let features = Features::read_folder(&folder).unwrap();
+        let get = |name: &str| features.get(name).unwrap().clone();
+        assert_eq!(
+            get("audio"),
+            Feature::Audio {
+                shape: vec![None],
+                dtype: DType::Int64,
+                file_format: None,
+                sample_rate: Some(16000),
+                encoding: Encoding::None,
+                lazy_decode: false,
+            }
+        );
+        let bbox = Feature::BBox {
+            format: Some("REL_YXYX".into()),
+        };
+        assert_eq!(get("bbox"), bbox);
+        let label = Feature::ClassLabel {
+            num_classes: 3,
+            names: vec![],
+        };
+        let objects = Feature::dict([("bbox", bbox), ("label", label)]);
+        assert_eq!(get("objects"), Feature::sequence(objects));
+        let Feature::Dict(nested) = get("nested") else {
+            panic!("`nested` is a dict")
+        };
+        let Feature::Dict(inner) = &nested[1].1 else {
+            panic!("`nested/x` is a dict")
+        };
+        let Feature::ClassLabel { names, .. } = &inner[1].1 else {
+            panic!("`nested/x/z` is a label")
+        };
+        assert_eq!(names, &["no", "yes"]);
+        let Feature::Sequence {
+            feature,
+            length: None,
+        } = get("seq_label")
+        else {
+            panic!("`seq_label` is a sequence")
+        };
+        assert!(matches!(&*feature, Feature::ClassLabel { num_classes: 3, names } if names.len() == 3));
+        let scalar = |dtype| Feature::Scalar { dtype };
+        assert_eq!(get("opt_i"), Feature::Optional(Box::new(scalar(DType::Int32))));
+        assert_eq!(
+            get("t_dyn2"),
+            Feature::Tensor {
+                shape: vec![None, None, Some(1)],
+                dtype: DType::UInt8,
+                encoding: Encoding::Zlib,
+            }
+        );
+        let languages = vec!["en".to_string(), "fr".to_string()];
+        assert_eq!(get("trans"), Feature::Translation { languages });
+        assert_eq!(get("video").shape().unwrap(), [None, Some(8), Some(6), Some(3)]);
+        assert_eq!(get("ragged3").shape().unwrap(), [None, None, None]);
+        assert_eq!((get("nested").shape(), get("nested").dtype()), (None, None));
+    }
+
+    #[test]
+    fn unknown_classes_are_refused_by_name() {
+        let error = parse(&one("mesh_feature.Mesh", "mesh", &json!({}))).unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }));
         let text = error.to_string();
         assert!(
-            text.contains("features.json") && text.contains("feature `audio`") && text.contains("`Audio`"),
+            text.contains("features.json") && text.contains("feature `x`") && text.contains("`Mesh`"),
             "{text}"
         );
+    }
+
+    /// What is not understood is written again as it was, at every depth.
+    #[test]
+    fn descriptions_and_ranges_come_back() {
+        let scalar = json!({"pythonClassName": format!("{MODULE}.scalar.Scalar"), "description": "How many.",
+            "tensor": {"dtype": "int32", "encoding": "none", "maximum": "9", "shape": {}}});
+        let dict = json!({"pythonClassName": format!("{MODULE}.features_dict.FeaturesDict"), "valueRange": "any",
+            "featuresDict": {"features": {"n": scalar}}});
+        let text = one(
+            "sequence_feature.Sequence",
+            "sequence",
+            &json!({"feature": dict, "length": "-1"}),
+        );
+        let features = parse(&text).unwrap();
+        let (_, written) = features.to_files().remove(0);
+        let same = |a: &str, b: &str| {
+            serde_json::from_str::<Json>(a).unwrap() == serde_json::from_str::<Json>(b).unwrap()
+        };
+        assert!(same(&written, &text), "{written}");
+        assert_eq!(parse(&written).unwrap(), features);
+        assert!(!features.canonical_json().contains("How many"));
     }
 
     fn parse(text: &str) -> Result<Features> {
@@ -402,7 +273,10 @@ mod tests {
             "t": {"type": "tensorflow_datasets.core.features.feature.Tensor", "content": {"shape": [2], "dtype": "int32"}},
             "text": {"type": "tensorflow_datasets.core.features.text_feature.Text", "content": {"use_encoder": false}}}}"#;
         let features = parse(text).unwrap();
-        assert_eq!(features.get("image").unwrap().shape(), [None, None, Some(3)]);
+        assert_eq!(
+            features.get("image").unwrap().shape().unwrap(),
+            [None, None, Some(3)]
+        );
         assert_eq!(
             features.get("label"),
             Some(&Feature::ClassLabel {
@@ -410,7 +284,7 @@ mod tests {
                 names: vec![]
             })
         );
-        assert_eq!(features.get("t").unwrap().dtype(), DType::Int32);
+        assert_eq!(features.get("t").unwrap().dtype(), Some(DType::Int32));
         assert_eq!(features.get("text"), Some(&Feature::Text));
     }
 
@@ -424,9 +298,9 @@ mod tests {
             error(&one(
                 "tensor_feature.Tensor",
                 "tensor",
-                &json!({"dtype": "int8", "encoding": "zlib"})
+                &json!({"dtype": "int8", "encoding": "lzma"})
             ))
-            .contains("`zlib`")
+            .contains("`lzma`")
         );
         assert!(
             error(&one(

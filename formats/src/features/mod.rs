@@ -1,89 +1,68 @@
 //! Features: the schema of examples, as TFDS's `features.json` describes it.
 //!
-//! How each is stored in a `tf.train.Example`, as TFDS stores it:
+//! All of TFDS's connectors are here. How each is stored in a `tf.train.Example`, as TFDS stores it:
 //!
 //! | feature | list |
 //! |---|---|
 //! | `Text`, string `Scalar` and `Tensor` | byte strings |
 //! | `ClassLabel`, integers, `bool` | 64-bit integers; `uint64` by its bits |
-//! | floats | 32-bit floats, `float64` too: what they cannot hold is rounded |
-//! | `Image` | one byte string, an image file; `float32` pixels are the bytes of an RGBA PNG |
+//! | floats, `BBox` | 32-bit floats, `float64` too: what they cannot hold is rounded. [`Encoding::Bytes`] keeps it |
+//! | `Tensor`, `Audio` with an [`Encoding`] | one byte string, the memory of the elements; with several varying dimensions the shape beside it |
+//! | `Image`, `LabeledImage` | one byte string, an image file; `float32` pixels are the bytes of an RGBA PNG |
+//! | `Audio` with `lazy_decode` | one byte string, a sound file |
+//! | `Dict`, `Translation` | the lists of what is nested, names joined with `/` |
+//! | `Sequence`, `Dataset`, `Video`, `TranslationVariableLanguages` | the values of all elements in one list; sequences in sequences with the row lengths of each inner level |
+//! | `Optional`, missing | no list |
 //!
 //! Source: `core/features` and `core/example_serializer.py` of TFDS 4.9.
 
 mod encode;
+mod feature;
 mod folder;
+mod schema_json;
+pub(crate) mod stored;
 
-use std::collections::HashSet;
-use std::fmt;
+use serde_json::Value as Json;
 
-use crate::value::DType;
 use crate::{Error, Result};
 
 pub use encode::ExampleEncoder;
-
-/// The description of one feature. Field names follow TFDS's connectors.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum Feature {
-    /// A dense array; `None` is a dimension that varies from example to example.
-    Tensor {
-        /// Dimensions.
-        shape: Vec<Option<u64>>,
-        /// Element type.
-        dtype: DType,
-    },
-    /// A single number or byte string.
-    Scalar {
-        /// Element type.
-        dtype: DType,
-    },
-    /// UTF-8 text.
-    Text,
-    /// A class by number, with names where they are known.
-    ClassLabel {
-        /// How many classes.
-        num_classes: u64,
-        /// Names by number; empty where there are none.
-        names: Vec<String>,
-    },
-    /// A picture, stored encoded.
-    Image {
-        /// `[height, width, channels]`; `None` where it varies.
-        shape: Vec<Option<u64>>,
-        /// `uint8`, `uint16` or `float32`.
-        dtype: DType,
-        /// `png` or `jpeg`; `None`: PNG when pixels are given, else as given.
-        encoding_format: Option<String>,
-    },
-}
+pub use feature::{Encoding, Feature};
+pub(crate) use feature::{Shape, shape_fits};
 
 /// A schema: named features, in sorted order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Features {
     features: Vec<(String, Feature)>,
+    /// What `features.json` says beyond what features hold: descriptions, ranges of values, colour maps. Written back as it is, where
+    /// the same features are.
+    other: Json,
 }
 
 impl Features {
     /// A schema of these features; sorts them by name.
     ///
     /// # Errors
-    /// A name that comes twice, and what TFDS refuses: an image that is not `[height, width, channels]` with 1 to 4 channels,
-    /// label names that are empty, repeated, or not as many as there are classes.
+    /// A name that comes twice or would be stored as another one, and what TFDS refuses: an image that is not `[height, width, channels]`
+    /// with 1 to 4 channels, label names that are empty, repeated, or not as many as there are classes, byte strings with an encoding.
     pub fn new(mut features: Vec<(String, Feature)>) -> Result<Self> {
         features.sort_by(|(a, _), (b, _)| a.cmp(b));
-        if let Some(pair) = features.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        feature::check_all(&features, "").map_err(|(path, reason)| {
+            Error::Invalid(if reason == "declared twice" {
+                format!("feature `{path}` is declared twice")
+            } else {
+                format!("feature `{path}`: {reason}")
+            })
+        })?;
+        if let Some(name) = stored::collision(&features) {
             return Err(Error::Invalid(format!(
-                "feature `{}` is declared twice",
-                pair[0].0
+                "two features would be stored as `{name}`: rename one of them"
             )));
         }
-        for (name, feature) in &features {
-            feature
-                .check()
-                .map_err(|reason| Error::Invalid(format!("feature `{name}`: {reason}")))?;
-        }
-        Ok(Self { features })
+        Ok(Self {
+            features,
+            other: Json::Null,
+        })
     }
 
     /// Names and features, sorted.
@@ -93,7 +72,7 @@ impl Features {
             .map(|(name, feature)| (name.as_str(), feature))
     }
 
-    /// How many features there are.
+    /// How many features there are, nested ones not counted.
     pub fn len(&self) -> usize {
         self.features.len()
     }
@@ -111,117 +90,77 @@ impl Features {
         Some(&self.features[index.ok()?].1)
     }
 
+    /// The schema of some of the features: by name, or `a/b` for the feature `b` nested in `a`.
+    ///
+    /// # Errors
+    /// A name that is not in the schema, or comes twice.
+    pub fn select(&self, names: &[impl AsRef<str>]) -> Result<Self> {
+        let mut selected: Vec<(String, Feature)> = Vec::new();
+        for name in names {
+            let name = name.as_ref();
+            if self.get(name).is_some_and(|feature| {
+                if selected.iter().any(|(other, _)| other == name) {
+                    return false;
+                }
+                selected.push((name.to_string(), feature.clone()));
+                true
+            }) {
+                continue;
+            }
+            if self.get(name).is_some() || !select_nested(&self.features, name, &mut selected) {
+                let all: Vec<String> = self.iter().map(|(name, _)| format!("`{name}`")).collect();
+                let reason = if self.get(name).is_some() {
+                    "selected twice".to_string()
+                } else {
+                    format!("not in the schema, which has {}", all.join(", "))
+                };
+                return Err(Error::Invalid(format!("feature `{name}` is {reason}")));
+            }
+        }
+        Self::new(selected)
+    }
+
     /// Makes an encoder with buffers of its own, for one thread.
     pub fn encoder(&self) -> ExampleEncoder {
         ExampleEncoder::new(self)
     }
-}
 
-impl Feature {
-    /// The element type of the decoded value.
-    pub fn dtype(&self) -> DType {
-        match self {
-            Self::Tensor { dtype, .. } | Self::Scalar { dtype } | Self::Image { dtype, .. } => *dtype,
-            Self::Text => DType::String,
-            Self::ClassLabel { .. } => DType::Int64,
-        }
-    }
-
-    /// The shape of the decoded value; `None` where it varies from example to example.
-    pub fn shape(&self) -> &[Option<u64>] {
-        match self {
-            Self::Tensor { shape, .. } | Self::Image { shape, .. } => shape,
-            Self::Scalar { .. } | Self::Text | Self::ClassLabel { .. } => &[],
-        }
-    }
-
-    fn check(&self) -> Result<(), String> {
-        match self {
-            Self::Image {
-                shape,
-                dtype,
-                encoding_format,
-            } => {
-                let jpeg = match encoding_format.as_deref() {
-                    None | Some("png") => false,
-                    Some("jpeg") => true,
-                    Some(other) => {
-                        return Err(format!("encoding format is `{other}`, wanted `png` or `jpeg`"));
-                    }
-                };
-                let channels = match shape[..] {
-                    [_, _, channels] => channels,
-                    _ => {
-                        return Err(format!(
-                            "image of shape {}, wanted [height, width, channels]",
-                            Shape(shape)
-                        ));
-                    }
-                };
-                let allowed = match (dtype, jpeg) {
-                    (DType::UInt8, true) => channels.is_none_or(|n| n == 1 || n == 3),
-                    (DType::UInt8 | DType::UInt16, false) => channels.is_none_or(|n| (1..=4).contains(&n)),
-                    (DType::Float32, false) => channels == Some(1),
-                    _ => false,
-                };
-                if !allowed {
-                    return Err(format!(
-                        "image of {dtype} {}{}: PNG takes 1 to 4 channels of uint8 or uint16 or one of float32, JPEG 1 or 3 of uint8",
-                        Shape(shape),
-                        if jpeg { " as JPEG" } else { "" }
-                    ));
-                }
-                Ok(())
-            }
-            Self::ClassLabel { num_classes, names } => {
-                if !names.is_empty() && names.len() as u64 != *num_classes {
-                    return Err(format!("{} names for {num_classes} classes", names.len()));
-                }
-                if i64::try_from(*num_classes).is_err() {
-                    return Err(format!("{num_classes} classes are too many"));
-                }
-                let mut seen = HashSet::new();
-                for (number, name) in names.iter().enumerate() {
-                    if name.trim().is_empty() || name.contains('\n') || name.trim() != name {
-                        return Err(format!(
-                            "label {number} is named {name:?}: names are kept one a line, without spaces around them"
-                        ));
-                    }
-                    if !seen.insert(name) {
-                        return Err(format!("label name `{name}` comes twice"));
-                    }
-                }
-                Ok(())
-            }
-            Self::Tensor { .. } | Self::Scalar { .. } | Self::Text => Ok(()),
-        }
+    pub(crate) fn leaves(&self) -> Vec<stored::Leaf> {
+        stored::leaves(self.iter())
     }
 }
 
-/// Prints a shape as `[None, 32, 3]`.
-pub(crate) struct Shape<'a>(pub(crate) &'a [Option<u64>]);
-
-impl fmt::Display for Shape<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[")?;
-        for (number, dimension) in self.0.iter().enumerate() {
-            if number > 0 {
-                f.write_str(", ")?;
+/// Adds the feature `a/b` of nested features to those selected, inside an `a` of its own or one that is there.
+fn select_nested(features: &[(String, Feature)], name: &str, selected: &mut Vec<(String, Feature)>) -> bool {
+    features.iter().any(|(outer, feature)| {
+        let Some(inner) = name
+            .strip_prefix(outer.as_str())
+            .and_then(|rest| rest.strip_prefix('/'))
+        else {
+            return false;
+        };
+        let Feature::Dict(nested) = feature else {
+            return false;
+        };
+        let at = match selected.iter().position(|(other, _)| other == outer) {
+            Some(at) => at,
+            None => {
+                selected.push((outer.clone(), Feature::Dict(Vec::new())));
+                selected.len() - 1
             }
-            match dimension {
-                Some(size) => write!(f, "{size}")?,
-                None => f.write_str("None")?,
+        };
+        let Feature::Dict(inside) = &mut selected[at].1 else {
+            return false;
+        };
+        let found = match nested.iter().find(|(other, _)| other == inner) {
+            Some((_, feature)) if inside.iter().all(|(other, _)| other != inner) => {
+                inside.push((inner.to_string(), feature.clone()));
+                true
             }
-        }
-        f.write_str("]")
-    }
-}
-
-/// Whether a shape is one of those that a schema allows.
-pub(crate) fn shape_fits(shape: &[usize], wanted: &[Option<u64>]) -> bool {
-    shape.len() == wanted.len()
-        && shape
-            .iter()
-            .zip(wanted)
-            .all(|(&size, wanted)| wanted.is_none_or(|wanted| wanted == size as u64))
+            Some(_) => false,
+            None => select_nested(nested, inner, inside),
+        };
+        inside.sort_by(|(a, _), (b, _)| a.cmp(b));
+        found
+    })
 }

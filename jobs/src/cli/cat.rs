@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use prep_formats::array_record::{Reader, Scratch};
 use prep_formats::{Error, Position};
+use prep_loader::is_tfds_folder;
 use sha2::{Digest, Sha256};
 
 use crate::cli::output::{Hinted, Usage};
@@ -21,7 +22,7 @@ const PREVIEW_BYTES: usize = 64;
 /// Prints records of a file, or decoded examples of a dataset.
 #[derive(Debug, Args)]
 pub(crate) struct Cat {
-    /// A file, or a dataset name.
+    /// A file, a dataset name, or a folder that TFDS wrote.
     pub(crate) target: String,
     /// Split of a dataset.
     #[arg(long)]
@@ -88,11 +89,11 @@ impl Cat {
 pub(crate) fn run(args: &Cat, global: &Global) -> anyhow::Result<Outcome> {
     let path = Path::new(&args.target);
     if !path.is_file() {
-        // A folder of this name does not hide the dataset.
-        if path.exists() && prep_catalog::DatasetName::parse(&args.target).is_err() {
+        // A folder of this name does not hide the dataset, but one of TFDS's is a dataset itself.
+        if path.exists() && !is_tfds_folder(path) && prep_catalog::DatasetName::parse(&args.target).is_err() {
             return Err(Hinted::new(
                 format!("`{}` is not a file", args.target),
-                "give a record file, or the name of a dataset",
+                "give a record file, a folder with `dataset_info.json` and `features.json`, or the name of a dataset",
             )
             .into());
         }

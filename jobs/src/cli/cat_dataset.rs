@@ -1,10 +1,12 @@
 //! `prep cat` of a dataset: decoded examples.
 
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use prep_formats::columns::{Batch, ColumnData, ColumnSpec};
+use prep_formats::columns::{Batch, Cell, Images};
+use prep_formats::store::Location;
 use prep_formats::value::DType;
 use prep_loader::Dataset;
 use serde_json::{Map, Value, json};
@@ -27,7 +29,7 @@ pub(crate) fn run(args: &Cat, global: &Global) -> anyhow::Result<Outcome> {
     let skips = args.skips()?;
     let (start, end) = args.range()?;
     let split = args.split.as_deref().unwrap_or("train");
-    let dataset = from_catalog::open(args.catalog.as_deref(), &args.target, split)?;
+    let dataset = open(args, split)?.with_images(Images::DecodedWherePossible);
     let end = end.unwrap_or(dataset.len());
     if end > dataset.len() || start > end {
         let message = format!(
@@ -82,6 +84,20 @@ pub(crate) fn run(args: &Cat, global: &Global) -> anyhow::Result<Outcome> {
     Ok(Outcome::Skipped)
 }
 
+/// Opens a split of a dataset by name, or of a folder that TFDS wrote.
+fn open(args: &Cat, split: &str) -> anyhow::Result<Dataset> {
+    let folder = Path::new(&args.target);
+    // A name that is in the catalog is not hidden by a folder beside the user.
+    let is_name = prep_catalog::DatasetName::parse(&args.target).is_ok();
+    if !prep_loader::is_tfds_folder(folder) {
+        return from_catalog::open(args.catalog.as_deref(), &args.target, split);
+    }
+    if is_name && let Ok(dataset) = from_catalog::open(args.catalog.as_deref(), &args.target, split) {
+        return Ok(dataset);
+    }
+    Dataset::open_tfds(&Location::from_path(folder), split).map_err(from_catalog::explain)
+}
+
 /// An error and its causes in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -104,99 +120,108 @@ fn print(
     if args.raw {
         return Ok(out.write_all(&dataset.record(index).map_err(from_catalog::explain)?)?);
     }
-    let cells = dataset.element_spec().iter().zip(&batch.columns);
+    let cells = dataset
+        .element_spec()
+        .iter()
+        .zip(&batch.columns)
+        .filter_map(|(spec, column)| Some((spec, column.cell(spec, row)?)));
     if args.json {
-        let features: Map<String, Value> = cells
-            .map(|(spec, column)| (spec.name.clone(), Cell::new(spec, column, row).json(args.digest)))
-            .collect();
+        let mut features = Map::new();
+        for (spec, cell) in cells {
+            put(&mut features, &spec.path, json(spec.dtype, &cell, args.digest));
+        }
         writeln!(out, "{}", json!({"index": index, "features": features}))?;
         return Ok(());
     }
     write!(out, "{index}")?;
-    for (spec, column) in cells {
-        write!(
-            out,
-            "  {}={}",
-            spec.name,
-            Cell::new(spec, column, row).preview(args.digest)
-        )?;
+    for (spec, cell) in cells {
+        write!(out, "  {}={}", spec.name, preview(spec.dtype, &cell, args.digest))?;
     }
     writeln!(out)?;
     Ok(())
 }
 
-/// One feature of one example.
-struct Cell<'a> {
-    dtype: DType,
-    shape: Vec<u64>,
-    /// Numbers in one piece, or byte strings one by one.
-    parts: Vec<&'a [u8]>,
+/// Puts a value into nested objects.
+fn put(object: &mut Map<String, Value>, path: &[String], value: Value) {
+    match path {
+        [] => {}
+        [name] => {
+            object.insert(name.clone(), value);
+        }
+        [name, rest @ ..] => {
+            let inner = object.entry(name).or_insert_with(|| Map::new().into());
+            if let Value::Object(inner) = inner {
+                put(inner, rest, value);
+            }
+        }
+    }
 }
 
-impl<'a> Cell<'a> {
-    fn new(spec: &ColumnSpec, column: &'a ColumnData, row: usize) -> Self {
-        let dtype = spec.dtype;
-        if let Some((shape, data)) = column.row(spec, row) {
-            return Self {
-                dtype,
-                shape,
-                parts: vec![data],
-            };
-        }
-        // Several strings a row, of a fixed shape.
-        let shape: Vec<u64> = spec.shape.iter().map(|size| size.unwrap_or(0)).collect();
-        let strings = usize::try_from(shape.iter().product::<u64>()).unwrap_or(0);
-        let parts = match column {
-            ColumnData::Bytes { offsets, data } => (row * strings..(row + 1) * strings)
-                .filter_map(|at| data.get(*offsets.get(at)? as usize..*offsets.get(at + 1)? as usize))
-                .collect(),
-            _ => Vec::new(),
-        };
-        Self { dtype, shape, parts }
+/// `{"dtype", "shape", "data"}`, or `"sha256"` in place of the data; several strings are a list of them. What is missing is `null`, and
+/// elements of their own shapes are a list.
+fn json(dtype: DType, cell: &Cell<'_>, digest: bool) -> Value {
+    let (field, encode): (&str, fn(&[u8]) -> String) = if digest {
+        ("sha256", |data| hex::encode(Sha256::digest(data)))
+    } else {
+        ("data", |data| STANDARD.encode(data))
+    };
+    let object = |shape: &[u64], value: Value| json!({"dtype": dtype.name(), "shape": shape, field: value});
+    match cell {
+        Cell::Array { shape, data } => object(shape, encode(data).into()),
+        Cell::Strings { shape, strings } => match strings.as_slice() {
+            [string] if shape.is_empty() => object(shape, encode(string).into()),
+            strings => object(shape, strings.iter().map(|string| encode(string)).collect()),
+        },
+        Cell::List(cells) => cells.iter().map(|cell| json(dtype, cell, digest)).collect(),
+        _ => Value::Null,
     }
+}
 
-    /// `{"dtype", "shape", "data"}`, or `"sha256"` in place of the data; several strings are a list of them.
-    fn json(&self, digest: bool) -> Value {
-        let (field, encode): (&str, fn(&[u8]) -> String) = if digest {
-            ("sha256", |data| hex::encode(Sha256::digest(data)))
-        } else {
-            ("data", |data| STANDARD.encode(data))
-        };
-        let value: Value = match self.parts.as_slice() {
-            [part] if self.dtype != DType::String || self.shape.is_empty() => encode(part).into(),
-            parts => parts.iter().map(|part| encode(part)).collect(),
-        };
-        json!({"dtype": self.dtype.name(), "shape": self.shape, field: value})
-    }
-
-    fn preview(&self, digest: bool) -> String {
-        let kind = format!("{}{:?}", self.dtype.name(), self.shape);
-        if digest {
-            let digests: Vec<String> = self
-                .parts
+/// A value as people can read it, cut short.
+fn preview(dtype: DType, cell: &Cell<'_>, digest: bool) -> String {
+    match cell {
+        Cell::List(cells) => {
+            let mut shown: Vec<String> = cells
                 .iter()
-                .map(|part| hex::encode(Sha256::digest(part)))
+                .take(NUMBERS)
+                .map(|cell| preview(dtype, cell, digest))
                 .collect();
-            return format!("{kind} {}", digests.join(" "));
+            if cells.len() > NUMBERS {
+                shown.push("..".into());
+            }
+            format!("[{}]", shown.join(", "))
         }
-        if self.dtype == DType::String {
-            let shown: Vec<String> = self.parts.iter().take(NUMBERS).map(|part| text(part)).collect();
-            return shown.join(" ");
+        Cell::Array { shape, data } => {
+            let kind = format!("{}{shape:?}", dtype.name());
+            if digest {
+                return format!("{kind} {}", hex::encode(Sha256::digest(data)));
+            }
+            let size = dtype.num_bytes().max(1);
+            let mut numbers: Vec<String> = data
+                .chunks_exact(size)
+                .take(NUMBERS)
+                .map(|bytes| number(dtype, bytes))
+                .collect();
+            if shape.is_empty() {
+                return numbers.concat();
+            }
+            if data.len() > size * NUMBERS {
+                numbers.push("..".into());
+            }
+            format!("{kind}({})", numbers.join(" "))
         }
-        let data = self.parts.first().copied().unwrap_or_default();
-        let size = self.dtype.num_bytes().max(1);
-        let mut numbers: Vec<String> = data
-            .chunks_exact(size)
-            .take(NUMBERS)
-            .map(|bytes| number(self.dtype, bytes))
-            .collect();
-        if self.shape.is_empty() {
-            return numbers.concat();
+        Cell::Strings { shape, strings } => {
+            if digest {
+                let digests: Vec<String> = strings
+                    .iter()
+                    .map(|string| hex::encode(Sha256::digest(string)))
+                    .collect();
+                return format!("{}{shape:?} {}", dtype.name(), digests.join(" "));
+            }
+            let shown: Vec<String> = strings.iter().take(NUMBERS).map(|string| text(string)).collect();
+            shown.join(" ")
         }
-        if data.len() > size * NUMBERS {
-            numbers.push("..".into());
-        }
-        format!("{kind}({})", numbers.join(" "))
+        _ => "none".into(),
     }
 }
 
@@ -234,45 +259,59 @@ fn number(dtype: DType, bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn spec(dtype: DType, shape: &[u64]) -> ColumnSpec {
-        ColumnSpec {
-            name: "x".into(),
-            dtype,
-            shape: shape.iter().map(|&size| Some(size)).collect(),
-        }
-    }
-
     #[test]
     fn numbers_are_one_piece_and_strings_one_by_one() {
-        let column = ColumnData::Fixed([1i16, -2, 3, 4].iter().flat_map(|n| n.to_le_bytes()).collect());
-        let cell = Cell::new(&spec(DType::Int16, &[2]), &column, 1);
+        let data: Vec<u8> = [3i16, 4].iter().flat_map(|n| n.to_le_bytes()).collect();
+        let cell = Cell::Array {
+            shape: vec![2],
+            data: &data,
+        };
         assert_eq!(
-            cell.json(false),
+            json(DType::Int16, &cell, false),
             json!({"dtype": "int16", "shape": [2], "data": "AwAEAA=="})
         );
-        assert_eq!(
-            Cell::new(&spec(DType::Int16, &[2]), &column, 0).preview(false),
-            "int16[2](1 -2)"
-        );
-        let column = ColumnData::Bytes {
-            offsets: vec![0, 1, 3, 3, 4],
-            data: b"abcd".to_vec(),
+        assert_eq!(preview(DType::Int16, &cell, false), "int16[2](3 4)");
+        let strings = Cell::Strings {
+            shape: vec![2],
+            strings: vec![b"a", b"bc"],
         };
-        let strings = spec(DType::String, &[2]);
         assert_eq!(
-            Cell::new(&strings, &column, 0).json(false)["data"],
+            json(DType::String, &strings, false)["data"],
             json!(["YQ==", "YmM="])
         );
-        assert_eq!(Cell::new(&strings, &column, 1).preview(false), r#""" "d""#);
-        let single = Cell::new(&spec(DType::String, &[]), &column, 1);
+        assert_eq!(preview(DType::String, &strings, false), r#""a" "bc""#);
+        let single = Cell::Strings {
+            shape: vec![],
+            strings: vec![b"bc"],
+        };
         assert_eq!(
-            single.json(false),
+            json(DType::String, &single, false),
             json!({"dtype": "string", "shape": [], "data": "YmM="})
         );
         let sha256 = hex::encode(Sha256::digest(b"bc"));
         assert_eq!(
-            single.json(true),
+            json(DType::String, &single, true),
             json!({"dtype": "string", "shape": [], "sha256": sha256})
+        );
+        let ragged = Cell::List(vec![cell.clone(), Cell::List(vec![])]);
+        assert_eq!(
+            json(DType::Int16, &ragged, false),
+            json!([{"dtype": "int16", "shape": [2], "data": "AwAEAA=="}, []])
+        );
+        assert_eq!(preview(DType::Int16, &ragged, false), "[int16[2](3 4), []]");
+        assert_eq!(json(DType::Int16, &Cell::Missing, false), Value::Null);
+    }
+
+    #[test]
+    fn nested_features_are_nested_objects() {
+        let mut object = Map::new();
+        let path = |names: &[&str]| -> Vec<String> { names.iter().map(ToString::to_string).collect() };
+        put(&mut object, &path(&["a", "b"]), 1.into());
+        put(&mut object, &path(&["a", "c", "d"]), 2.into());
+        put(&mut object, &path(&["x/y"]), 3.into());
+        assert_eq!(
+            Value::Object(object),
+            json!({"a": {"b": 1, "c": {"d": 2}}, "x/y": 3})
         );
     }
 

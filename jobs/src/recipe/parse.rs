@@ -423,13 +423,7 @@ impl Checker<'_> {
                 });
                 (Feature::Text, template.transpose()?)
             }
-            "tensor" => (
-                Feature::Tensor {
-                    shape: shape()?,
-                    dtype: dtype(None)?,
-                },
-                None,
-            ),
+            "tensor" => (Feature::tensor(shape()?, dtype(None)?), None),
             _ => (Feature::Scalar { dtype: dtype(None)? }, None),
         })
     }
