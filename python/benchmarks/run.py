@@ -1,12 +1,17 @@
-"""The Python package beside `array_record` and Grain, and beside Rust: `make bench-python`.
+"""The Python package beside `array_record`, TFDS and Grain, and beside Rust: `make bench-python`.
 
-Lookups: one record a call, in one shard of 250,000 records of 1,000 random bytes (uncompressed, `group_size:1`), by random index, with
-`array_record`'s `ArrayRecordDataSource` and ours, plainly and under Grain (`MapDataset.source(..)[i]`). The same file and indices, one thread,
-warm page cache; in turn, each in a fresh process; CPU seconds of the process, after opening and one warm-up lookup. The first bytes of the
-records are summed and compared.
+Lookups of records: one record a call, in one shard of 250,000 records of 1,000 random bytes (uncompressed, `group_size:1`), by random index,
+with `array_record`'s `ArrayRecordDataSource` and ours, plainly and under Grain (`MapDataset.source(..)[i]`).
 
-Batches: `prep.load` in Python beside `prep load`, the same loader in Rust, over a dataset of pictures built from the archive in
-`tests/golden` (many epochs): examples per second after the first batch, in turn.
+Lookups of examples: the same, decoded to dicts, in a TFDS folder of one shard of 250,000 examples (`id`: int64, `vector`: float32[16], `text`:
+about 900 bytes), written by TFDS's encoder with TFDS's options (`group_size:1`, zstd), with `tfds.data_source` and `prep.grain.DataSource`.
+
+The same file and indices for all, one thread, warm page cache; in turn, each in a fresh process; CPU seconds of the process, after opening
+and one warm-up lookup. What the first lookups gave is summed and compared.
+
+Batches: `prep.load` in Python beside `prep load`, the same loader in Rust: the same data, threads and batch size, in turn; examples per
+second after the first batch, CPU of the whole process. `pictures`: PNGs of 32x32, decoded (the archive in `tests/golden`, many epochs).
+`examples`: those of above, whose `text` costs Python a `bytes` object a row.
 """
 
 import argparse
@@ -21,6 +26,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "python" / "tests"))
 RECORDS, RECORD_BYTES = 250_000, 1_000
 
 
@@ -34,20 +40,77 @@ def make_shard(path):
     writer.close()
 
 
+def make_examples(folder):
+    """A TFDS folder, by TFDS's encoder; without TensorFlow."""
+    import numpy as np
+    import tensorflow_datasets as tfds
+    from array_record.python import array_record_module
+
+    features = tfds.features.FeaturesDict(
+        {
+            "id": tfds.features.Scalar(np.int64),
+            "text": tfds.features.Text(),
+            "vector": tfds.features.Tensor(shape=(16,), dtype=np.float32),
+        }
+    )
+    draw = random.Random(3)
+    words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(5_000)]
+    folder.mkdir()
+    writer = array_record_module.ArrayRecordWriter(str(folder / "examples-train.array_record-00000-of-00001"), "group_size:1")
+    total = 0
+    for number in range(RECORDS):
+        vector = np.arange(number, number + 16, dtype=np.float32)
+        record = features.serialize_example({"id": number, "text": " ".join(draw.choices(words, k=138)), "vector": vector})
+        total += len(record)
+        writer.write(record)
+    writer.close()
+    tfds.folder_dataset.write_metadata(
+        data_dir=folder,
+        features=features,
+        # Which would need TensorFlow.
+        check_data=False,
+        split_infos=[
+            tfds.core.SplitInfo(
+                name="train",
+                shard_lengths=[RECORDS],
+                num_bytes=total,
+                filename_template=tfds.core.ShardedFileTemplate(
+                    data_dir=folder, dataset_name="examples", split="train", filetype_suffix="array_record"
+                ),
+            )
+        ],
+    )
+
+
 def open_source(kind, path):
-    if kind.startswith("prep"):
+    if kind.startswith("prep.ArrayRecordDataSource"):
         import prep
 
         source = prep.ArrayRecordDataSource(path)
+    elif kind.startswith("prep.grain.DataSource"):
+        import prep.grain
+
+        source = prep.grain.DataSource("examples", catalog=path)
+    elif kind.startswith("tfds.data_source"):
+        import tensorflow_datasets as tfds
+
+        source = tfds.builder_from_directory(f"{path}/data/examples/1.0.0").as_data_source(split="train")
     else:
         from array_record.python import array_record_data_source
 
         source = array_record_data_source.ArrayRecordDataSource(path)
-    if kind.endswith("grain"):
+    if kind.endswith("under Grain"):
         import grain.python as grain
 
         return grain.MapDataset.source(source)
     return source
+
+
+def weight(found):
+    """Something of each value of a record or an example."""
+    if isinstance(found, bytes):
+        return found[0] + found[-1]
+    return int(found["id"]) + sum(found["text"]) + float(found["vector"].sum())
 
 
 def lookups(kind, path, calls):
@@ -57,7 +120,7 @@ def lookups(kind, path, calls):
     source = open_source(kind, path)
     source[indices[0]]
     # All contenders sum the first calls; the quick ones go on for a steadier clock.
-    checksum = sum(source[index][0] for index in indices[:1_000])
+    checksum = sum(weight(source[index]) for index in indices[:500])
     cpu, wall = time.process_time(), time.perf_counter()
     for index in indices:
         source[index]
@@ -65,26 +128,28 @@ def lookups(kind, path, calls):
     return {"cpu_us": cpu / calls * 1e6, "wall_us": wall / calls * 1e6, "checksum": checksum}
 
 
-def stream(kind, catalog, epochs):
+def stream(kind, name, catalog, epochs):
     """Examples per second after the first batch, and CPU microseconds an example in all."""
+    # Threads are given, so that both have as many.
+    threads = len(os.sched_getaffinity(0))
     if kind == "rust":
-        arguments = [sys.executable, "-m", "prep", "load", "cifar10", "--batch", "256", "--epochs", str(epochs), "--json"]
+        arguments = [sys.executable, "-m", "prep", "load", name, "--batch", "256", "--epochs", str(epochs), "--json"]
         start = os.times()
         environment = {**os.environ, "PREP_CATALOG": str(catalog)}
-        done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run([*arguments, "--threads", str(threads)], env=environment, capture_output=True, text=True, check=True)
         end = os.times()
         last = json.loads(done.stdout.splitlines()[-1])
         cpu = end.children_user + end.children_system - start.children_user - start.children_system
         return {"per_second": last["rows"] / last["seconds"], "cpu_us": cpu / last["rows"] * 1e6, "examples": last["rows"]}
     import prep
 
-    start = time.process_time()
     examples, wall = 0, None
-    for batch in prep.load("cifar10", batch_size=256, num_epochs=epochs, catalog=catalog):
+    for batch in prep.load(name, batch_size=256, num_epochs=epochs, catalog=catalog, num_threads=threads):
         wall = wall or time.perf_counter()
-        examples += batch["image"].shape[0]
+        examples += len(next(iter(batch.values())))
     wall = time.perf_counter() - wall
-    return {"per_second": examples / wall, "cpu_us": (time.process_time() - start) / examples * 1e6, "examples": examples}
+    # As of the command: the whole process, from its start.
+    return {"per_second": examples / wall, "cpu_us": time.process_time() / examples * 1e6, "examples": examples}
 
 
 def measure(*arguments):
@@ -103,43 +168,67 @@ def in_turn(rounds, contenders):
     return {name: {key: statistics.median(run[key] for run in rows) for key in rows[0]} for name, rows in runs.items()}
 
 
+def compare_lookups(rounds, title, contenders):
+    """Prints a table of `contenders`: [(kind, path, calls)], and the ratios of each pair of peer and ours."""
+    result = in_turn(rounds, [(kind, ("lookups", kind, path, calls, 0)) for kind, path, calls in contenders])
+    assert len({row["checksum"] for row in result.values()}) == 1, "other records were read"
+    print(f"\n{title}, medians of {rounds}")
+    print(f"{'':44} {'CPU us a call':>14} {'wall us a call':>15}")
+    for kind, row in result.items():
+        print(f"{kind:44} {row['cpu_us']:14.2f} {row['wall_us']:15.2f}")
+    rows = list(result.items())
+    for (peer, theirs), (_, ours) in zip(rows[::2], rows[1::2]):
+        print(f"{peer} / prep: {theirs['cpu_us'] / ours['cpu_us']:.0f}x the CPU")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=400, help="of 300 pictures")
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        what, kind, path, count = arguments.one
-        print(json.dumps(lookups(kind, path, int(count)) if what == "lookups" else stream(kind, path, int(count))))
+        what, kind, path, count, name = arguments.one
+        print(json.dumps(lookups(kind, path, int(count)) if what == "lookups" else stream(kind, name, path, int(count))))
         return
 
     import prep
+    from adopt import adopt
 
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        shard = folder / "records.array_record"
+        shard, catalog = folder / "records.array_record", folder / "catalog"
         make_shard(shard)
-        kinds = [("array_record", 2_000), ("prep", 100_000), ("array_record under grain", 2_000), ("prep under grain", 100_000)]
-        result = in_turn(arguments.rounds, [(kind, ("lookups", kind, shard, calls)) for kind, calls in kinds])
-        assert len({row["checksum"] for row in result.values()}) == 1, "other records were read"
-        print(f"one record a call, {RECORDS} records of {RECORD_BYTES} bytes, medians of {arguments.rounds}")
-        print(f"{'':26} {'CPU us a call':>14} {'wall us a call':>15}")
-        for kind, row in result.items():
-            print(f"{kind:26} {row['cpu_us']:14.2f} {row['wall_us']:15.2f}")
-        for suffix in ("", " under grain"):
-            ratio = result["array_record" + suffix]["cpu_us"] / result["prep" + suffix]["cpu_us"]
-            print(f"array_record / prep{suffix}: {ratio:.0f}x the CPU")
+        contenders = []
+        for suffix in ("", " under Grain"):
+            contenders.append(("ArrayRecordDataSource" + suffix, shard, 2_000))
+            contenders.append(("prep.ArrayRecordDataSource" + suffix, shard, 100_000))
+        compare_lookups(
+            arguments.rounds, f"one record a call, {RECORDS} records of {RECORD_BYTES} bytes, uncompressed", contenders
+        )
+        os.unlink(shard)
 
-        catalog = folder / "catalog"
-        prep.build("cifar10", from_=ROOT / "tests" / "golden" / "cifar10", checksum=False, catalog=catalog)
-        kinds = ["rust", "python"]
-        result = in_turn(arguments.rounds, [(kind, ("stream", kind, catalog, arguments.epochs)) for kind in kinds])
-        assert result["rust"]["examples"] == result["python"]["examples"]
-        print(f"\nbatches of 256 decoded pictures, all cores, medians of {arguments.rounds}")
-        for kind, row in result.items():
-            print(f"{kind:26} {row['per_second']:14.0f} examples/s {row['cpu_us']:9.2f} CPU us an example")
-        print(f"python / rust: {result['python']['per_second'] / result['rust']['per_second']:.0%} of the rate")
+        make_examples(folder / "examples")
+        adopt(folder / "examples", catalog, "examples")
+        contenders = []
+        for suffix in ("", " under Grain"):
+            contenders.append(("tfds.data_source" + suffix, catalog, 2_000))
+            contenders.append(("prep.grain.DataSource" + suffix, catalog, 50_000))
+        compare_lookups(arguments.rounds, f"one decoded example a call, {RECORDS} examples of 1 kB, zstd", contenders)
+
+        outcome = prep.build("cifar10", from_=ROOT / "tests" / "golden" / "cifar10", checksum=False, catalog=catalog)
+        assert outcome["status"] == "built"
+        sources = (("pictures", "cifar10", arguments.epochs), ("examples", "examples", 4))
+        for what, name, epochs in sources:
+            contenders = [(kind, ("stream", kind, catalog, epochs, name)) for kind in ("rust", "python")]
+            result = in_turn(arguments.rounds, contenders)
+            rust, python = result["rust"], result["python"]
+            assert rust["examples"] == python["examples"]
+            print(f"\n{what}: batches of 256, {len(os.sched_getaffinity(0))} threads, medians of {arguments.rounds}")
+            for kind, row in result.items():
+                print(f"{kind:26} {row['per_second']:14.0f} examples/s {row['cpu_us']:9.2f} CPU us an example")
+            print(f"python / rust: {python['per_second'] / rust['per_second']:.0%} of the rate", end="")
+            print(f", {rust['cpu_us'] / python['cpu_us']:.0%} of the examples a CPU second")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Our data sources under the real Grain."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -35,6 +36,25 @@ def test_is_a_random_access_data_source():
             source[key]
     with pytest.raises(IndexError):
         source[60]
+
+
+@pytest.mark.parametrize("split", ["train", "test[10:25]"])
+def test_elements_are_those_of_tfds_data_source(split):
+    """TFDS reads the folder that we built, with its own decoders."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tfds = pytest.importorskip("tensorflow_datasets")
+        builder = tfds.builder_from_directory(prep.open("cifar10").path)
+        theirs = builder.as_data_source(split=split)
+        ours = DataSource("cifar10", split=split)
+        assert len(ours) == len(theirs) > 0
+        wanted = theirs.__getitems__(list(range(len(theirs))))
+    for found, example in zip(ours, wanted, strict=True):
+        assert list(found) == sorted(example)
+        assert found["id"] == example["id"] and type(found["id"]) is bytes
+        assert found["label"] == example["label"]
+        assert found["image"].dtype == example["image"].dtype
+        np.testing.assert_array_equal(found["image"], example["image"])
 
 
 def test_records_are_the_stored_ones():

@@ -1,5 +1,6 @@
 """`prep.load` and `prep.open`: values, shapes, order, state, and memory that is shared with Rust."""
 
+import base64
 import gc
 import io
 import json
@@ -119,6 +120,23 @@ def test_batches_are_those_of_the_command(order):
             wanted = dataset[indices]
             for name in ("id", "image", "label"):
                 np.testing.assert_array_equal(batch[name], wanted[name])
+
+
+def test_values_are_those_that_rust_prints():
+    """Rows of `prep cat`, dealt by the indices of `prep load`: the batches of the loader in Rust, without Python's decoding of anything."""
+    cat = [json.loads(line)["features"] for line in command("cat", "cifar10", "--split", "test", "--json").splitlines()]
+    steps = command("load", "cifar10", "--split", "test", "--indices", "--batch", 25, "--seed", 8, "--drop-remainder").splitlines()
+    loader = prep.load("cifar10", split="test", batch_size=25, seed=8, num_epochs=1, drop_remainder=True)
+    assert len(cat) == 60 and len(steps) == 2
+    for batch, step in zip(loader, steps, strict=True):
+        for row, index in enumerate(json.loads(step)["indices"]):
+            for name in ("id", "image", "label"):
+                value, wanted = batch[name][row], cat[index][name]
+                data = base64.b64decode(wanted["data"])
+                if name == "id":
+                    assert value == data
+                else:
+                    assert (str(value.dtype), list(value.shape), value.tobytes()) == (wanted["dtype"], wanted["shape"], data)
 
 
 def test_hosts_deal_the_rows_of_one_stream():

@@ -1,16 +1,19 @@
 """Threads, forks, signals, exits: what a loader leaves behind, which is nothing."""
 
 import gc
+import http.server
 import multiprocessing
 import os
 import pathlib
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 
+import conftest
 import pytest
 
 import prep
@@ -251,8 +254,6 @@ def test_ctrl_c_is_noticed_within_a_second(code, tmp_path):
 
 def test_ctrl_c_stops_a_build_which_goes_on_when_asked_again(tmp_path):
     """The interrupt comes from the progress of the build itself, so that it is in the middle."""
-    import conftest
-
     options = {"from_": conftest.GOLDEN / "cifar10", "checksum": False, "catalog": tmp_path}
 
     def interrupt(stages):
@@ -263,6 +264,88 @@ def test_ctrl_c_stops_a_build_which_goes_on_when_asked_again(tmp_path):
     outcome = prep.build("cifar10", **options)
     assert outcome["status"] in ("built", "up to date")
     assert [entry["name"] for entry in prep.list(catalog=tmp_path)] == ["cifar10"]
+
+
+class Archive(http.server.BaseHTTPRequestHandler):
+    """Serves one file, `server.allowed` bytes of it; says so with `server.reached`, and gives the rest when `server.free` is set."""
+
+    def do_GET(self):
+        server, data = self.server, (conftest.GOLDEN / "cifar10" / "cifar-10-binary.tar.gz").read_bytes()
+        server.requests.append(self.path)
+        found = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        start = int(found[1]) if found else 0
+        allowed = len(data) if server.free.is_set() else max(start, server.allowed)
+        try:
+            if allowed:
+                self.send_response(206 if start else 200)
+                self.send_header("Content-Length", str(len(data) - start))
+                self.send_header("ETag", '"1"')
+                if start:
+                    self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+                self.end_headers()
+                self.wfile.write(data[start:allowed])
+                self.wfile.flush()
+            if allowed < len(data):
+                server.reached.set()
+                server.free.wait(60)
+                self.wfile.write(data[allowed:])
+        except ConnectionError:
+            pass
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(params=[0, 1, 200_000], ids=["no answer", "no body", "half of the body"])
+def slow_server(request):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Archive)
+    server.allowed, server.reached, server.free, server.requests = request.param, threading.Event(), threading.Event(), []
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    yield server
+    server.free.set()
+    server.shutdown()
+    serving.join()
+    server.server_close()
+
+
+def everything(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_real_ctrl_c_ends_a_build_that_waits_for_a_server(slow_server, tmp_path):
+    catalog = tmp_path / "catalog"
+    other = {"from_": conftest.GOLDEN / "mnist", "checksum": False, "catalog": catalog}
+    assert prep.build("mnist", **other)["status"] == "built"
+    log, before = everything(catalog / "log"), prep.list(catalog=catalog)
+    options = {
+        "from_": f"http://127.0.0.1:{slow_server.server_port}/cifar-10-binary.tar.gz",
+        "checksum": False,
+        "catalog": str(catalog),
+    }
+    program = tmp_path / "program.py"
+    program.write_text(f"import prep\nprep.build('cifar10', **{options!r})\nprint('built')")
+    process = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert slow_server.reached.wait(30)
+        process.send_signal(signal.SIGINT)
+        # The server goes on waiting: nothing but the signal ends the build.
+        output, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert not slow_server.free.is_set()
+    assert process.returncode == -signal.SIGINT and output == b""
+    last = errors.decode().strip().splitlines()[-1]
+    assert last == "KeyboardInterrupt: stopped building `cifar10`; the same call goes on from here"
+    assert everything(catalog / "log") == log and prep.list(catalog=catalog) == before
+    with pytest.raises(prep.errors.NotFoundError):
+        prep.open("cifar10", catalog=catalog)
+
+    slow_server.free.set()
+    assert prep.build("cifar10", **options)["status"] == "built"
+    assert [entry["name"] for entry in prep.list(catalog=catalog)] == ["cifar10", "mnist"]
+    ours, wanted = (prep.open("cifar10", catalog=place) for place in (catalog, None))
+    assert ours.fingerprint == wanted.fingerprint and ours[7]["id"] == wanted[7]["id"]
 
 
 def test_panics_become_errors_that_ask_for_a_report(capfd):
