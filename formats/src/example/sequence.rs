@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::Result;
 use crate::example::owned::FeatureList;
-use crate::example::view::{ExampleView, FeatureView, Named, in_feature, utf8};
-use crate::example::wire::{self, Entries, Field, Fields, merge_feature};
+use crate::example::view::{ExampleView, FeatureView, Named, in_feature};
+use crate::example::wire::{self, Entries, Field, Fields, merge_feature, utf8};
 
 /// A parsed sequence example that borrows from its record.
 ///
@@ -114,16 +114,20 @@ impl<'a> SequenceExampleView<'a> {
 
 /// A map entry of `FeatureLists`; `None` if it has fields other than name and value, as for `Features`.
 fn parse_entry(entry: &[u8]) -> Result<Option<(&str, FeatureListView<'_>)>> {
-    let (mut name, mut steps, mut known): (&[u8], _, _) = (&[], Vec::new(), true);
+    let (mut name, mut steps, mut known) = (None, Vec::new(), true);
     let mut fields = Fields::new(entry);
     while let Some(field) = fields.next()? {
         match field {
-            (1, Field::Bytes(bytes)) => name = bytes,
+            (1, Field::Bytes(bytes)) => {
+                if let Some(before) = name.replace(bytes) {
+                    utf8(before)?;
+                }
+            }
             (2, Field::Bytes(list)) => parse_list(list, &mut steps)?,
             _ => known = false,
         }
     }
-    let name = utf8(name)?;
+    let name = utf8(name.unwrap_or_default())?;
     let steps: Result<Vec<FeatureView<'_>>> = steps.into_iter().map(FeatureView::new).collect();
     let steps = steps.map_err(|error| in_feature(name, error))?;
     Ok(known.then_some((name, FeatureListView { steps })))

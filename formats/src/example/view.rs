@@ -136,17 +136,11 @@ impl<'a, T> Named<'a, T> {
 impl<'a> Named<'a, FeatureView<'a>> {
     /// Checks an entry and adds it.
     pub(super) fn put_feature(&mut self, name: &'a [u8], value: Option<(Kind, Parts<'a>)>) -> Result<()> {
-        let name = utf8(name)?;
+        let name = wire::utf8(name)?;
         let view = FeatureView::new(value).map_err(|error| in_feature(name, error))?;
         self.put(name, view);
         Ok(())
     }
-}
-
-/// A name, which has to be text.
-pub(super) fn utf8(name: &[u8]) -> Result<&str> {
-    std::str::from_utf8(name)
-        .map_err(|_| Error::damaged(format!("feature name `{}` is not UTF-8", name.escape_ascii())))
 }
 
 /// Puts the name of a feature before the reason of an error.

@@ -46,7 +46,7 @@ impl<'a> Fields<'a> {
 
     #[inline]
     fn tag(&mut self) -> Result<u32> {
-        let tag = self.varint()?;
+        let tag = self.short_varint()?;
         match u32::try_from(tag) {
             Ok(tag) if tag >= 8 => Ok(tag),
             _ => Err(Error::damaged(format!(
@@ -70,9 +70,30 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The varint of a tag or a length, which may have 5 bytes, needed or not. Source: `protobuf` 7.36.2 (upb) refuses more.
+    #[inline]
+    fn short_varint(&mut self) -> Result<u64> {
+        match self.rest {
+            [byte, rest @ ..] if *byte < 0x80 => {
+                self.rest = rest;
+                Ok(u64::from(*byte))
+            }
+            _ => {
+                let (value, length) = long_varint(self.rest)?;
+                if length > 5 {
+                    return Err(Error::damaged(format!(
+                        "the varint of a tag or a length has {length} bytes, wanted 5 or fewer"
+                    )));
+                }
+                self.rest = &self.rest[length..];
+                Ok(value)
+            }
+        }
+    }
+
     #[inline]
     fn bytes(&mut self) -> Result<&'a [u8]> {
-        let length = self.varint()?;
+        let length = self.short_varint()?;
         match usize::try_from(length) {
             Ok(length) if length <= self.rest.len() => {
                 let (bytes, rest) = self.rest.split_at(length);
@@ -126,7 +147,10 @@ impl<'a> Fields<'a> {
             if self.rest.is_empty() {
                 return Err(Error::damaged(format!("group {innermost} has no end")));
             }
-            let tag = self.tag()?;
+            // Inside a skipped group Protocol Buffers (upb) take field number 0 as well.
+            let tag = self.short_varint()?;
+            let tag = u32::try_from(tag)
+                .map_err(|_| Error::damaged(format!("field tag is {tag} inside group {innermost}")))?;
             match tag & 7 {
                 0 => drop(self.varint()?),
                 1 => drop(self.take::<8>()?),
@@ -262,18 +286,47 @@ impl<'a> Entries<'a> {
 /// field of `Features` as a whole. Source: `protobuf` 7.36.2 (upb) on `unknown_fields.example` of the golden files.
 #[inline]
 fn parse_entry(entry: &[u8]) -> Result<Option<Entry<'_>>> {
-    let mut name: &[u8] = &[];
+    let mut name: Option<&[u8]> = None;
     let mut value = None;
     let mut known = true;
     let mut fields = Fields::new(entry);
     while let Some(field) = fields.next()? {
         match field {
-            (1, Field::Bytes(bytes)) => name = bytes,
+            (1, Field::Bytes(bytes)) => {
+                if let Some(before) = name.replace(bytes) {
+                    utf8(before)?;
+                }
+            }
             (2, Field::Bytes(feature)) => merge_feature(feature, &mut value)?,
             _ => known = false,
         }
     }
-    Ok(known.then_some((name, value)))
+    let name = name.unwrap_or_default();
+    if !known {
+        utf8(name)?;
+        check_dropped(&value)?;
+        return Ok(None);
+    }
+    Ok(Some((name, value)))
+}
+
+/// A name, which has to be text.
+pub(crate) fn utf8(name: &[u8]) -> Result<&str> {
+    std::str::from_utf8(name)
+        .map_err(|_| Error::damaged(format!("feature name `{}` is not UTF-8", name.escape_ascii())))
+}
+
+/// Checks a feature that does not count: Protocol Buffers refuse it all the same if it is malformed.
+#[cold]
+pub(crate) fn check_dropped(value: &Option<(Kind, Parts<'_>)>) -> Result<()> {
+    let Some((kind, parts)) = value else {
+        return Ok(());
+    };
+    parts.iter().try_for_each(|list| match kind {
+        Kind::Bytes => each_bytes(list, |_| {}),
+        Kind::Float => each_float_run(list, |_| {}),
+        Kind::Int64 => each_int64(list, |_| {}),
+    })
 }
 
 /// Adds a `Feature` message: the same kind goes on the list, another one replaces it.
@@ -290,6 +343,9 @@ pub(crate) fn merge_feature<'a>(feature: &'a [u8], value: &mut Option<(Kind, Par
         match value {
             Some((before, parts)) if *before == kind => parts.rest.push(list),
             _ => {
+                if value.is_some() {
+                    check_dropped(value)?;
+                }
                 *value = Some((
                     kind,
                     Parts {
@@ -552,6 +608,35 @@ mod tests {
         }
         let deep = vec![0x13; 100_000];
         assert!(Fields::new(&deep).next().is_err());
+    }
+
+    #[test]
+    fn what_protocol_buffers_refuse_is_refused() {
+        // Tags and lengths of up to 5 bytes; names in entries that do not count; lists that were replaced.
+        let good: [&[u8]; 3] = [
+            b"\x8a\x80\x80\x80\x00\x80\x80\x80\x80\x00",
+            b"\x13\x00\x07\x14",
+            b"\x0a\x09\x0a\x07\x0a\x01k\x20\x00\x12\x00",
+        ];
+        let bad: [&[u8]; 6] = [
+            b"\x8a\x80\x80\x80\x80\x00\x00",
+            b"\x0a\x80\x80\x80\x80\x80\x00",
+            b"\x00\x07",
+            b"\x0a\x07\x0a\x05\x0a\x01\xff\x20\x00",
+            b"\x0a\x0a\x0a\x08\x0a\x01\xff\x0a\x01k\x12\x00",
+            b"\x0a\x10\x0a\x0e\x0a\x01k\x12\x09\x1a\x03\x0a\x01\xff\x12\x02\x0a\x00",
+        ];
+        let walk = |record| {
+            let mut entries = Entries::new(record);
+            while entries.next()?.is_some() {}
+            Ok::<_, Error>(())
+        };
+        for (i, record) in good.iter().enumerate() {
+            walk(record).unwrap_or_else(|error| panic!("{i}: {error}"));
+        }
+        for (i, record) in bad.iter().enumerate() {
+            assert!(walk(record).is_err(), "{i}");
+        }
     }
 
     #[test]
