@@ -22,6 +22,7 @@
 
 mod owned;
 mod sequence;
+pub(crate) mod varint;
 mod view;
 pub(crate) mod wire;
 

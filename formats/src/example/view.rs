@@ -169,7 +169,7 @@ impl<'a> FeatureView<'a> {
             match kind {
                 Kind::Bytes => wire::each_bytes(part, |_| len += 1)?,
                 Kind::Float => wire::each_float_run(part, |run| len += run.len())?,
-                Kind::Int64 => wire::each_int64(part, |_| len += 1)?,
+                Kind::Int64 => len += wire::count_int64(part)?,
             }
         }
         Ok(match kind {
@@ -259,7 +259,7 @@ impl Int64List<'_> {
         values.reserve(self.len);
         for part in self.parts.iter() {
             // Checked when the view was made.
-            let _ = wire::each_int64(part, |value| values.push(value));
+            let _ = wire::append_int64(part, values);
         }
     }
 }
