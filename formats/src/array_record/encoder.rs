@@ -3,6 +3,7 @@
 use crate::array_record::WriteOptions;
 use crate::array_record::codec::{Codec, Compressor};
 use crate::array_record::layout::{ChunkHeader, ChunkType, hash, hash_two, put_varint, take_varint};
+use crate::array_record::transpose::TransposeEncoder;
 
 /// The records of one chunk, joined.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +17,6 @@ pub(super) struct Records<'a> {
 
 impl<'a> Records<'a> {
     /// The records one by one. Stops early where `sizes` do not fit `values`, which the writer never makes.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the encoder of transposed chunks"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let (mut sizes, mut values) = (self.sizes, self.values);
         std::iter::from_fn(move || {
@@ -36,12 +36,14 @@ impl<'a> Records<'a> {
 /// compression (1) | bytes of the compressed sizes (varint) | sizes, a varint each | records
 /// ```
 ///
-/// Sizes and records are compressed apart; each of the two then begins with its size before compression.
+/// Sizes and records are compressed apart; each of the two then begins with its size before compression. Transposed chunks are
+/// [`TransposeEncoder`]'s.
 ///
 /// Source: `SimpleEncoder` in `riegeli/chunk_encoding/simple_encoder.cc`.
 #[derive(Debug)]
 pub(super) struct ChunkEncoder {
     compressor: Compressor,
+    transposer: Option<TransposeEncoder>,
     packed_sizes: Vec<u8>,
     /// Makes encoding panic or fail for records that say so.
     #[cfg(test)]
@@ -49,14 +51,15 @@ pub(super) struct ChunkEncoder {
 }
 
 impl ChunkEncoder {
-    /// Sets up an encoder for these options; the reason if this version cannot write them.
+    /// Sets up an encoder for these options; the reason if their codec refuses them.
     pub(super) fn new(options: &WriteOptions) -> Result<Self, String> {
-        if options.transpose() {
-            return Err("this version writes no transposed chunks".into());
-        }
         let compressor = Compressor::new(options.compression(), options.window_log())?;
+        let transposer = options
+            .transpose()
+            .then(|| TransposeEncoder::new(options.transpose_bucket_size()));
         Ok(Self {
             compressor,
+            transposer,
             packed_sizes: Vec::new(),
             #[cfg(test)]
             faults: false,
@@ -66,7 +69,12 @@ impl ChunkEncoder {
     /// Whether the records themselves are the end of a chunk's data: [`encode`](Self::encode) then leaves them out, and they are
     /// written from where they are.
     pub(super) fn values_follow(&self) -> bool {
-        self.compressor.codec() == Codec::Uncompressed
+        self.compressor.codec() == Codec::Uncompressed && self.transposer.is_none()
+    }
+
+    /// Encodes simple chunks from now on, as the footer is one always.
+    pub(super) fn stop_transposing(&mut self) {
+        self.transposer = None;
     }
 
     /// Encodes `records` as one chunk, and appends its data to `data`: all of them, or what comes before the records. The bytes depend
@@ -81,6 +89,16 @@ impl ChunkEncoder {
             }
         }
         let start = data.len();
+        if let Some(transposer) = &mut self.transposer {
+            transposer.encode(records.iter(), &mut self.compressor, data)?;
+            return Ok(ChunkHeader {
+                data_size: (data.len() - start) as u64,
+                data_hash: hash(&data[start..]),
+                chunk_type: ChunkType::Transposed,
+                num_records: records.num_records,
+                decoded_data_size: records.values.len() as u64,
+            });
+        }
         data.push(self.compressor.codec().to_byte());
         let (data_size, data_hash);
         if self.values_follow() {

@@ -220,6 +220,12 @@ impl WriteOptions {
         self.transpose
     }
 
+    /// Bytes of like fields that a transposed chunk compresses together, about. Small ones make reading few fields cheap.
+    pub fn transpose_bucket_size(&self) -> u64 {
+        // Source: the default of `transpose_bucket_size` in `cpp/array_record_writer.h`.
+        self.transpose_bucket_size.unwrap_or(256)
+    }
+
     /// How chunks are compressed.
     pub fn compression(&self) -> Compression {
         self.compression
@@ -263,12 +269,7 @@ impl fmt::Display for WriteOptions {
             self.group_size, self.transpose, self.pad_to_block_boundary
         )?;
         if self.transpose {
-            // Source: the default of `transpose_bucket_size` in `cpp/array_record_writer.h`.
-            write!(
-                f,
-                "transpose_bucket_size:{},",
-                self.transpose_bucket_size.unwrap_or(256)
-            )?;
+            write!(f, "transpose_bucket_size:{},", self.transpose_bucket_size())?;
         }
         match self.compression {
             Compression::Uncompressed => f.write_str("uncompressed")?,

@@ -79,7 +79,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for `transpose`, which this version does not write.
+    /// [`Error::Unsupported`] for a level or window that the codec's library refuses; parsed options have none.
     pub fn new(sink: W, options: WriteOptions) -> Result<Self> {
         let encoder = ChunkEncoder::new(&options).map_err(|reason| Error::Unsupported {
             at: Position::default(),
@@ -176,6 +176,7 @@ impl<W: Write> Writer<W> {
         put_varint(&mut self.size, metadata.len() as u64);
         index.entry_sizes.splice(0..0, self.size.iter().copied());
         index.entries.splice(0..0, metadata);
+        self.encoder.stop_transposing();
         self.put_records_of_footer(Records {
             num_records: index.num_chunks + 1,
             sizes: &index.entry_sizes,

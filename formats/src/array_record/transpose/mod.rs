@@ -31,14 +31,18 @@
 //! A transition is a byte: the upper six bits are added to the next node's number, the lower two say how often to go on to the next node
 //! without another byte.
 //!
-//! Source: Riegeli, `riegeli/chunk_encoding/transpose_decoder.cc`, `transpose_internal.h`.
+//! Source: Riegeli, `riegeli/chunk_encoding/transpose_decoder.cc`, `transpose_encoder.cc`, `transpose_internal.h`.
 
 mod decode;
+mod encode;
+mod fold;
 mod machine;
+mod plan;
 #[cfg(test)]
 mod tests;
 
 pub(super) use decode::TransposeDecoder;
+pub(super) use encode::TransposeEncoder;
 
 /// What a node of the state machine says with a tag too small for a field.
 ///
