@@ -249,13 +249,13 @@ mod tests {
             fs::write(folder.path().join(name), "half").unwrap();
         }
         let first = Output::create(&location, Existing::Keep).unwrap();
-        assert_eq!(first.unfinished(), [left.clone()]);
+        assert_eq!(first.unfinished(), std::slice::from_ref(&left));
         // The first is alive.
         let second = Output::create(&location, Existing::Keep).unwrap();
-        assert_eq!(second.unfinished(), [left.clone()]);
+        assert_eq!(second.unfinished(), std::slice::from_ref(&left));
         drop(first);
         second.commit().unwrap();
-        assert_eq!(unfinished(&path).unwrap(), [left.clone()]);
+        assert_eq!(unfinished(&path).unwrap(), std::slice::from_ref(&left));
         fs::remove_file(&left).unwrap();
         assert!(unfinished(&path).unwrap().is_empty());
     }
