@@ -262,3 +262,263 @@ fn inspect_counts_chunks_codecs_and_sizes() {
         run.stderr
     );
 }
+
+#[test]
+fn salvage_saves_what_can_be_read_and_says_what_is_lost() {
+    let (prep, folder) = (Prep::new(), temp_dir());
+    let path = damaged(folder.path());
+    let new = folder.path().join("new.array_record");
+    let out = new.to_str().unwrap();
+    // A dry run writes nothing.
+    prep.run(arguments("salvage", &path, &["-o", out, "--dry-run"]))
+        .expect(3);
+    assert!(!new.exists());
+    let run = prep
+        .run(arguments("salvage", &path, &["-o", out, "--json"]))
+        .expect(3);
+    let found = &run.json()[0];
+    assert_eq!(
+        (&found["records"], &found["total_records"]),
+        (&json!(17), &json!(20))
+    );
+    assert_eq!(
+        (&found["lost_records"], &found["complete"]),
+        (&json!(3), &json!(false))
+    );
+    assert_eq!(found["lost"][0]["records"], json!([9, 12]));
+    assert!(found["lost"][0]["reason"].as_str().unwrap().contains("data hash"));
+    assert_eq!(found["kept"][1]["records"], json!([12, 20]));
+    assert_eq!(found["kept"][1]["new_records"], json!([9, 17]));
+    prep.run(arguments("verify", &new, &[])).expect(0);
+    let saved: Vec<Vec<u8>> = records()
+        .into_iter()
+        .enumerate()
+        .filter(|(i, _)| !(9..12).contains(i))
+        .map(|(_, r)| r)
+        .collect();
+    let raw = prep.run(arguments("cat", &new, &["--raw"])).expect(0);
+    assert_eq!(raw.stdout.as_bytes(), saved.concat());
+
+    // What is there stays, unless that is asked for; the input always does.
+    let before = fs::read(&new).unwrap();
+    let run = prep.run(arguments("salvage", &path, &["-o", out])).expect(1);
+    assert!(
+        run.stderr.contains("exists") && run.stderr.contains("--overwrite"),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(fs::read(&new).unwrap(), before);
+    prep.run(arguments("salvage", &path, &["-o", out, "--overwrite"]))
+        .expect(3);
+    assert_eq!(fs::read(&new).unwrap(), before, "the same bytes each time");
+    let itself = path.to_str().unwrap();
+    let run = prep
+        .run(arguments("salvage", &path, &["-o", itself, "--overwrite"]))
+        .expect(2);
+    assert!(run.stderr.contains("the input itself"), "{}", run.stderr);
+    let link = folder.path().join("link.array_record");
+    fs::hard_link(&path, &link).unwrap();
+    prep.run(arguments(
+        "salvage",
+        &path,
+        &["-o", link.to_str().unwrap(), "--overwrite"],
+    ))
+    .expect(2);
+
+    // A file that is whole comes out as it is.
+    let whole = put(
+        folder.path(),
+        "whole.array_record",
+        &array_record("zstd:3,group_size:7"),
+    );
+    let copy = folder.path().join("copy.array_record");
+    prep.run(arguments("salvage", &whole, &["-o", copy.to_str().unwrap()]))
+        .expect(0);
+    assert!(fs::read(&whole).unwrap() == fs::read(&copy).unwrap());
+    // Nothing to save is no file.
+    let text = put(folder.path(), "text.array_record", b"hello");
+    let none = folder.path().join("none");
+    let run = prep
+        .run(arguments("salvage", &text, &["-o", none.to_str().unwrap()]))
+        .expect(1);
+    assert!(
+        run.stderr.contains("nothing to salvage") && !none.exists(),
+        "{}",
+        run.stderr
+    );
+    let names: Vec<String> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(names.iter().all(|name| !name.ends_with(".tmp")), "{names:?}");
+}
+
+#[test]
+fn salvage_takes_cut_files_and_tfrecords_and_patterns() {
+    let (prep, folder) = (Prep::new(), temp_dir());
+    let whole = array_record("uncompressed,group_size:4");
+    // The footer begins right behind the last chunk: cut in the middle of that.
+    let at = whole.windows(8).position(|window| window == [19; 8]).unwrap();
+    put(folder.path(), "a.array_record", &whole[..at]);
+    let mut framed = tf_record(tfrecord::Compression::Plain);
+    framed[17 + 3] ^= 8; // the length of record 1
+    framed[17 + 18 + 12] ^= 1; // the payload of record 2
+    put(folder.path(), "b.tfrecord", &framed);
+    let mut packed = tf_record(tfrecord::Compression::Gzip);
+    packed.truncate(packed.len() - 9);
+    put(folder.path(), "c.tfrecord.gz", &packed);
+    let out = folder.path().join("out");
+    fs::create_dir(&out).unwrap();
+    let pattern = format!("{}/*record*", folder.path().display());
+    let lines = prep
+        .run(["salvage", &pattern, "-o", out.to_str().unwrap(), "--json"])
+        .expect(3)
+        .json();
+    assert_eq!(lines.len(), 3);
+    assert_eq!(lines[0]["records"], 16);
+    assert_eq!(lines[0]["lost"][0]["records"], json!([16, 20]));
+    assert_eq!(
+        (&lines[1]["records"], &lines[1]["repaired"]),
+        (&json!(19), &json!(1))
+    );
+    assert_eq!(lines[1]["lost"][0]["records"], json!([2, 3]));
+    assert_eq!(lines[2]["format"], "tfrecord");
+    prep.run(arguments("verify", &out, &[])).expect(0);
+    let lines = prep
+        .run([
+            "cat",
+            out.join("b.tfrecord").to_str().unwrap(),
+            "--records",
+            "1..3",
+            "--json",
+        ])
+        .expect(0)
+        .json();
+    assert_eq!(lines[0]["bytes"], "AQE=");
+    assert_eq!(lines[1]["bytes"], "AwMDAw==");
+    // Several files need a folder.
+    let run = prep
+        .run([
+            "salvage",
+            &pattern,
+            "-o",
+            folder.path().join("one").to_str().unwrap(),
+        ])
+        .expect(2);
+    assert!(run.stderr.contains("no folder"), "{}", run.stderr);
+    let run = prep.run(["salvage", "absent*", "-o", "x"]).expect(1);
+    assert!(run.stderr.contains("matches no file"), "{}", run.stderr);
+}
+
+/// A file per row of faults that were reported of other tools: the trailer, a chunk header, a chunk's data.
+#[test]
+fn one_damaged_shard_is_named_and_the_others_stay_readable() {
+    let (prep, folder) = (Prep::new(), temp_dir());
+    let all: Vec<Vec<u8>> = (0..200u32).map(|i| i.to_le_bytes().repeat(20)).collect();
+    let mut writer = Writer::new(
+        Vec::new(),
+        WriteOptions::parse("uncompressed,group_size:8").unwrap(),
+    )
+    .unwrap();
+    for record in &all {
+        writer.write(record).unwrap();
+    }
+    let whole = writer.finish().unwrap();
+    let chunk_of = |record: u32| {
+        let bytes = record.to_le_bytes().repeat(20);
+        whole.windows(80).position(|window| window == bytes).unwrap()
+    };
+    // A chunk's header, codec and 8 sizes of a byte come before its first record.
+    let last_header = chunk_of(192) - 10 - 40 + 20;
+    let trailer = whole.len() - 65_536 + 24 + 45;
+    let cases = [
+        (trailer, None),
+        (last_header, Some(192..200)),
+        (chunk_of(100), Some(96..104)),
+    ];
+    for (at, lost) in cases {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x10;
+        for (shard, bytes) in [&whole, &bytes, &whole].into_iter().enumerate() {
+            put(
+                folder.path(),
+                &format!("x.array_record-0000{shard}-of-00003"),
+                bytes,
+            );
+        }
+        let pattern = format!("{}/x.array_record-*", folder.path().display());
+        let lines = prep
+            .run(["verify", &pattern, "--json", "--workers", "2"])
+            .expect(1)
+            .json();
+        let ok: Vec<bool> = lines.iter().map(|line| line["ok"] == true).collect();
+        assert_eq!(ok, [true, false, true], "{lines:?}");
+        let place = &lines[1]["damaged"][0];
+        assert!(place["offset"].is_u64() && place["reason"].is_string());
+        match lost {
+            Some(lost) => assert_eq!(place["records"], json!([lost.start, lost.end]), "{place}"),
+            // No record is lost, but none can be reached by position.
+            None => {
+                assert_eq!(place["records"], json!([0, 0]));
+                assert_eq!(lines[1]["salvage"], json!({"records": 200, "lost_records": 0}));
+                assert!(place["reason"].as_str().unwrap().contains("postscript"));
+            }
+        }
+        let shard = folder.path().join("x.array_record-00001-of-00003");
+        let run = prep.run(arguments("verify", &shard, &["-q"])).expect(1);
+        assert!(
+            run.stdout.contains("x.array_record-00001-of-00003") && run.stdout.contains("byte "),
+            "{}",
+            run.stdout
+        );
+        let good = folder.path().join("x.array_record-00002-of-00003");
+        assert_eq!(
+            prep.run(arguments("cat", &good, &["--json"]))
+                .expect(0)
+                .json()
+                .len(),
+            200
+        );
+    }
+}
+
+#[test]
+fn a_quick_verify_reads_headers_only() {
+    let (prep, folder) = (Prep::new(), temp_dir());
+    let path = damaged(folder.path());
+    // A data hash is no header's.
+    prep.run(arguments("verify", &path, &["--quick"])).expect(0);
+    prep.run(arguments("verify", &path, &[])).expect(1);
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(9).position(|window| window == [12; 9]).unwrap();
+    bytes[at - 20] ^= 1;
+    let path = put(folder.path(), "header.array_record", &bytes);
+    let lines = prep
+        .run(arguments("verify", &path, &["--quick", "--json"]))
+        .expect(1)
+        .json();
+    assert_eq!(lines[0]["damaged"][0]["records"], json!([12, 15]));
+    prep.run(arguments("verify", &path, &["--workers", "0"]))
+        .expect(2);
+}
+
+/// Bytes behind the last record are damage, and the records before them are counted.
+#[test]
+fn trailing_bytes_of_a_tfrecord_are_reported() {
+    let (prep, folder) = (Prep::new(), temp_dir());
+    for garbage in [&b"\0"[..], b"garbage", &[0; 12], &[7; 5000]] {
+        let mut bytes = tf_record(tfrecord::Compression::Plain);
+        let end = bytes.len();
+        bytes.extend(garbage);
+        let path = put(folder.path(), "x.tfrecord", &bytes);
+        let line = &prep.run(arguments("verify", &path, &["--json"])).expect(1).json()[0];
+        assert_eq!(line["damaged"][0]["records"], json!([20, 21]), "{line}");
+        assert_eq!(line["damaged"][0]["offset"], end);
+        assert_eq!(line["salvage"]["records"], 20);
+        let lines = prep
+            .run(arguments("cat", &path, &["--json", "--on-error", "skip"]))
+            .expect(3)
+            .json();
+        assert_eq!(lines.len(), 21);
+    }
+}

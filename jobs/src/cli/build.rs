@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -11,7 +10,7 @@ use serde_json::json;
 use crate::build::{BuildOutcome, BuildRequest, OnError, Status};
 use crate::cli::output::{Hinted, Usage};
 use crate::cli::progress::{Display, stage_json};
-use crate::cli::{Global, Outcome};
+use crate::cli::{Global, Outcome, stop};
 use crate::describe;
 use crate::error::Cancelled;
 use crate::monitor::Monitor;
@@ -76,7 +75,7 @@ pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
     if let Some(path) = &args.report {
         check_report(path)?;
     }
-    stop_on_signals(&monitor)?;
+    stop::on_signals(&monitor.switch())?;
     let result = {
         let _display = Display::start(&monitor, args.json, global);
         crate::build(request)
@@ -152,39 +151,15 @@ fn request(args: &Build) -> Result<BuildRequest> {
     Ok(request)
 }
 
-/// Ctrl-C stops the job at the next good moment; a second one ends the process.
-fn stop_on_signals(monitor: &Arc<Monitor>) -> Result<()> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
-
-    let stop = monitor.switch();
-    for signal in [SIGINT, SIGTERM] {
-        // Registered first, so that it sees the switch as it was before this signal.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::<AtomicBool>::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .context("could not listen for signals")?;
-    }
-    Ok(())
-}
-
 fn explain(error: anyhow::Error, name: &str) -> anyhow::Error {
     if crate::error::find::<Cancelled>(&error).is_some() {
-        let command: Vec<String> = std::env::args().map(|word| quote(&word)).collect();
         return Hinted::new(
             format!("stopped building `{name}`, as asked"),
-            format!("the same command goes on from here: {}", command.join(" ")),
+            format!("the same command goes on from here: {}", stop::command_line()),
         )
         .into();
     }
     error.context(format!("could not build `{name}`"))
-}
-
-/// A word of a command line, so that a shell reads it as one.
-fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 fn with_stages(mut report: serde_json::Value, monitor: &Monitor) -> serde_json::Value {
@@ -291,13 +266,5 @@ mod tests {
                 .to_string()
                 .contains("no/such.toml")
         );
-    }
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        assert_eq!(quote("--from=/a/b.gz"), "--from=/a/b.gz");
-        assert_eq!(quote("my data"), "'my data'");
-        assert_eq!(quote("it's"), r"'it'\''s'");
-        assert_eq!(quote(""), "''");
     }
 }

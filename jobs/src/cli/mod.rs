@@ -14,7 +14,10 @@ mod load;
 mod output;
 mod progress;
 mod record_file;
+mod salvage;
 mod show;
+mod stop;
+mod targets;
 mod verify;
 mod verify_dataset;
 
@@ -62,6 +65,7 @@ enum Command {
     Show(show::Show),
     Cat(cat::Cat),
     Verify(verify::Verify),
+    Salvage(salvage::Salvage),
     Inspect(inspect::Inspect),
     Load(load::Load),
     Completions(completions::Completions),
@@ -88,6 +92,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Show(args) => show::run(args, global),
         Command::Cat(args) => cat::run(args, global),
         Command::Verify(args) => verify::run(args, global),
+        Command::Salvage(args) => salvage::run(args, global),
         Command::Inspect(args) => inspect::run(args, global),
         Command::Load(args) => load::run(args, global),
         Command::Completions(args) => completions::run(args, global),

@@ -43,6 +43,20 @@ impl Display {
             (false, false) if io::stderr().is_terminal() => Style::Bars,
             (false, false) => Style::Lines,
         };
+        Self::show(monitor, style)
+    }
+
+    /// Shows bars on a terminal, and nothing elsewhere: for commands whose output says how it went.
+    pub(crate) fn bars(monitor: &Arc<Monitor>, global: &Global) -> Self {
+        let style = if global.quiet || !io::stderr().is_terminal() {
+            Style::Silent
+        } else {
+            Style::Bars
+        };
+        Self::show(monitor, style)
+    }
+
+    fn show(monitor: &Arc<Monitor>, style: Style) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let (watched, ended) = (Arc::clone(monitor), Arc::clone(&over));
         let thread = std::thread::Builder::new()

@@ -5,27 +5,41 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use anyhow::Context;
 use clap::Args;
 use prep_catalog::manifest::{MANIFEST_FILE, Manifest, ShardManifest};
 use prep_formats::Error;
-use prep_formats::array_record;
-use prep_formats::tfrecord::{Compression, CrcPolicy, Scanner, detect};
+use prep_formats::array_record::{self, VerifyOptions};
+use prep_formats::store::{PositionedFile, ReadAt};
+use prep_formats::tfrecord;
 use sha2::{Digest, Sha256};
 
-use crate::cli::record_file::{Kind, kind, kind_by_name, open_source, open_tfrecord};
-use crate::cli::{Global, Outcome, verify_dataset};
+use crate::cli::output::Usage;
+use crate::cli::progress::Display;
+use crate::cli::record_file::{Kind, kind, kind_by_name};
+use crate::cli::{Global, Outcome, targets, verify_dataset};
+use crate::monitor::{Meter, Monitor, Unit};
+use crate::resources::default_workers;
 
-/// Checks every hash and checksum of a file, a folder or a dataset.
+/// Checks every hash and checksum of files, folders or datasets.
 ///
 /// Goes on past damage and lists the records lost. A folder with Prep's manifest is compared with it as well: shards that are
 /// absent or have another SHA-256 are damaged.
+///
+/// Example: prep verify '/data/mnist/3.0.1/*-train*' --quick
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
-    /// A file, a folder, or a dataset name.
-    target: String,
+    /// Files, folders, or dataset names; patterns are expanded.
+    #[arg(required = true, value_name = "FILE|FOLDER|NAME")]
+    targets: Vec<String>,
+    /// Reads footers and headers only, not the data: finds files that are cut or mixed up. TFRecord files have none, and are read whole.
+    #[arg(long)]
+    quick: bool,
+    /// Files looked at at once; default: one per core.
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
     /// Catalog folder or URL.
     #[arg(long, env = "PREP_CATALOG")]
     catalog: Option<String>,
@@ -42,6 +56,17 @@ struct Report {
     /// Records, good and damaged, where they can be counted.
     records: Option<u64>,
     damaged: Vec<Lost>,
+    /// What `prep salvage` would save, where records cannot be reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    salvage: Option<Salvage>,
+}
+
+/// What `prep salvage` would save.
+#[derive(Debug, serde::Serialize)]
+struct Salvage {
+    records: u64,
+    /// How many are lost, where that is known.
+    lost_records: Option<u64>,
 }
 
 /// One damaged place: half-open range of records, empty where none is lost or nobody can tell.
@@ -59,24 +84,43 @@ struct Task {
 }
 
 pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
-    let path = PathBuf::from(&args.target);
-    let tasks = if path.is_file() {
-        vec![Task { path, expected: None }]
-    } else {
+    if args.workers.is_some_and(|workers| !(1..=1024).contains(&workers)) {
+        return Err(Usage("`--workers` is out of range: 1 to 1024".into()).into());
+    }
+    let mut tasks = Vec::new();
+    for target in targets::expand(&args.targets)? {
+        let path = PathBuf::from(&target);
+        if path.is_file() {
+            tasks.push(Task { path, expected: None });
+            continue;
+        }
         let folder = if path.is_dir() {
             path
         } else {
-            verify_dataset::folder_of(&args.target, args.catalog.as_deref())?
+            verify_dataset::folder_of(&target, args.catalog.as_deref())?
         };
-        tasks_of(&folder)?
+        tasks.extend(tasks_of(&folder)?);
+    }
+    let monitor = Monitor::new();
+    let sizes = tasks
+        .iter()
+        .map(|task| fs::metadata(&task.path).map_or(0, |metadata| metadata.len()));
+    let look = Look {
+        quick: args.quick,
+        meter: monitor.stage("verify", Unit::Bytes, Some(sizes.sum())),
     };
     let num_files = tasks.len();
     let (mut num_damaged, mut num_records) = (0, 0);
-    verify_all(&tasks, |report| {
-        num_damaged += usize::from(!report.ok);
-        num_records += report.records.unwrap_or(0);
-        print(&report, args.json, global)
-    })?;
+    {
+        let _display = Display::bars(&monitor, global);
+        let workers = args.workers.unwrap_or_else(default_workers);
+        verify_all(&tasks, workers, &look, |report| {
+            num_damaged += usize::from(!report.ok);
+            num_records += report.records.unwrap_or(0);
+            print(&report, args.json, global)
+        })?;
+        look.meter.finish();
+    }
     if !args.json && !global.quiet && num_files > 1 {
         eprintln!("{num_files} files, {num_records} records, {num_damaged} files damaged");
     }
@@ -85,6 +129,20 @@ pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
     } else {
         Outcome::No
     })
+}
+
+/// How closely files are looked at, and how far that is.
+struct Look {
+    quick: bool,
+    meter: Arc<Meter>,
+}
+
+impl Look {
+    /// A file is at `offset`; `before` is where it was.
+    fn reached(&self, before: &mut u64, offset: u64) {
+        self.meter.add(offset.saturating_sub(*before));
+        *before = offset.max(*before);
+    }
 }
 
 fn print(report: &Report, json: bool, global: &Global) -> anyhow::Result<()> {
@@ -113,6 +171,18 @@ fn print(report: &Report, json: bool, global: &Global) -> anyhow::Result<()> {
                 output,
                 "damaged  {}{records}, byte {}: {}",
                 report.path, lost.offset, lost.reason
+            )?;
+        }
+        if let Some(salvage) = report.salvage.as_ref().filter(|salvage| salvage.records > 0) {
+            let lost = match salvage.lost_records {
+                Some(0) => "all of them".to_string(),
+                Some(lost) => format!("all but {lost}"),
+                None => "the number lost is not known".to_string(),
+            };
+            writeln!(
+                output,
+                "         {}: `prep salvage` would save {} records, {lost}",
+                report.path, salvage.records
             )?;
         }
     }
@@ -151,11 +221,14 @@ fn tasks_of(folder: &Path) -> anyhow::Result<Vec<Task>> {
     Ok(tasks.collect())
 }
 
-/// Looks at all files, on as many threads as there are processors; `each` is called in their order.
-fn verify_all(tasks: &[Task], mut each: impl FnMut(Report) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let threads = std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(tasks.len());
+/// Looks at all files, on so many threads; `each` is called in their order.
+fn verify_all(
+    tasks: &[Task],
+    workers: usize,
+    look: &Look,
+    mut each: impl FnMut(Report) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let threads = workers.min(tasks.len());
     let next = AtomicUsize::new(0);
     // A bound, so that a slow first file does not let reports pile up.
     let (sender, receiver) = mpsc::sync_channel(threads * 4);
@@ -167,7 +240,7 @@ fn verify_all(tasks: &[Task], mut each: impl FnMut(Report) -> anyhow::Result<()>
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     tasks.get(index).map(|task| (index, task))
                 } {
-                    if sender.send((index, verify_file(task))).is_err() {
+                    if sender.send((index, verify_file(task, look))).is_err() {
                         return;
                     }
                 }
@@ -187,7 +260,7 @@ fn verify_all(tasks: &[Task], mut each: impl FnMut(Report) -> anyhow::Result<()>
     })
 }
 
-fn verify_file(task: &Task) -> anyhow::Result<Report> {
+fn verify_file(task: &Task, look: &Look) -> anyhow::Result<Report> {
     let path = &task.path;
     if let Some(shard) = &task.expected
         && !path.exists()
@@ -197,25 +270,51 @@ fn verify_file(task: &Task) -> anyhow::Result<Report> {
     }
     let mut found = match kind(path)? {
         Kind::ArrayRecord => {
-            let verified = array_record::verify(open_source(path)?)?;
+            // Read, not mapped: memory stays small whatever the file's size, and a file cut meanwhile is an error.
+            let source = Arc::new(PositionedFile::open(path)?);
+            let options = VerifyOptions::default().quick(look.quick);
+            let mut before = 0;
+            let verified =
+                array_record::verify_with(Arc::<PositionedFile>::clone(&source), options, |offset| {
+                    look.reached(&mut before, offset);
+                })?;
             let damaged = verified.damaged.into_iter();
-            report(
+            let mut report = report(
                 path,
                 verified.num_records,
                 damaged.map(|d| lost(d.records, d.offset, d.reason)).collect(),
-            )
+            );
+            if report.records.is_none() && !look.quick {
+                report.salvage = salvage_array_record(&*source);
+            }
+            look.reached(&mut before, source.len());
+            report
         }
-        Kind::TfRecord => verify_tfrecord(path)?,
+        Kind::TfRecord => verify_tfrecord(path, look)?,
     };
     if let Some(shard) = &task.expected {
-        compare(path, shard, &mut found)?;
+        compare(path, shard, look.quick, &mut found)?;
     }
     Ok(found)
 }
 
 /// Compares a file that is whole in itself with the manifest.
-fn compare(path: &Path, shard: &ShardManifest, found: &mut Report) -> anyhow::Result<()> {
+///
+/// A quick look compares the number of records only.
+fn compare(path: &Path, shard: &ShardManifest, quick: bool, found: &mut Report) -> anyhow::Result<()> {
     if !found.ok {
+        return Ok(());
+    }
+    if quick {
+        if found.records != Some(shard.records) {
+            let records = found.records.unwrap_or(0);
+            let reason = format!(
+                "the file has {records} records, the manifest says {}",
+                shard.records
+            );
+            found.damaged.push(lost(0..shard.records, 0, reason));
+            found.ok = false;
+        }
         return Ok(());
     }
     let mut file = fs::File::open(path).with_context(|| format!("could not open `{}`", path.display()))?;
@@ -243,9 +342,16 @@ fn compare(path: &Path, shard: &ShardManifest, found: &mut Report) -> anyhow::Re
     Ok(())
 }
 
-fn verify_tfrecord(path: &Path) -> anyhow::Result<Report> {
-    let source = open_source(path)?;
-    let bytes = source.as_slice().unwrap_or(&[]);
+/// What could be saved of a file without a footer.
+fn salvage_array_record(source: &dyn ReadAt) -> Option<Salvage> {
+    let (_, found) = array_record::salvage(source, io::sink(), |_| {}).ok()?;
+    Some(Salvage {
+        records: found.num_records,
+        lost_records: found.lost.iter().map(|lost| lost.num_records).sum(),
+    })
+}
+
+fn verify_tfrecord(path: &Path, look: &Look) -> anyhow::Result<Report> {
     let mut damaged = Vec::new();
     let mut note = |index: u64, error: Error| match error {
         Error::Damaged { at, reason } | Error::Unsupported { at, reason } => {
@@ -254,31 +360,81 @@ fn verify_tfrecord(path: &Path) -> anyhow::Result<Report> {
         }
         other => Err(other),
     };
-    let kind = detect(&bytes[..bytes.len().min(12)]);
-    let records = if matches!(kind, None | Some(Compression::Plain)) {
-        let mut scanner = Scanner::new(bytes, source.name(), CrcPolicy::Check);
-        loop {
-            let index = scanner.record_index();
-            match scanner.next() {
-                Ok(Some(_)) => {}
-                Ok(None) => break scanner.record_index(),
-                Err(error) => note(index, error)?,
-            }
-        }
-    } else {
-        let mut reader = open_tfrecord(path)?;
-        loop {
-            let index = reader.record_index();
-            match reader.next() {
-                Ok(Some(_)) => {}
-                Ok(None) => break reader.record_index(),
-                Err(error) => note(index, error)?,
-            }
-        }
+    let mut before = 0;
+    let file = fs::File::open(path).with_context(|| format!("could not open `{}`", path.display()))?;
+    let counted = Counted {
+        file,
+        look,
+        before: &mut before,
+        offset: 0,
     };
+    let options = tfrecord::ReadOptions::default();
+    let mut records = 0;
+    let mut is_broken = false;
+    match tfrecord::Reader::new(counted, path.to_string_lossy(), options) {
+        Ok(mut reader) => {
+            loop {
+                let index = reader.record_index();
+                match reader.next() {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(error) => {
+                        is_broken |= !reader.can_continue();
+                        note(index, error)?;
+                    }
+                }
+            }
+            records = reader.record_index();
+        }
+        Err(error) => {
+            is_broken = true;
+            note(0, error)?;
+        }
+    }
     // A record whose length is damaged was not counted, and hides those behind it.
     let records = records.max(damaged.last().map_or(0, |lost| lost.records[1]));
-    Ok(report(path, Some(records), damaged))
+    let mut report = report(path, Some(records), damaged);
+    if is_broken {
+        report.salvage = salvage_tfrecord(path);
+    }
+    look.reached(
+        &mut before,
+        fs::metadata(path).map_or(0, |metadata| metadata.len()),
+    );
+    Ok(report)
+}
+
+/// What could be saved of a file whose records end in damage.
+fn salvage_tfrecord(path: &Path) -> Option<Salvage> {
+    let source = PositionedFile::open(path).ok()?;
+    let mut writer = tfrecord::Writer::new(io::sink(), tfrecord::Compression::Plain).ok()?;
+    let found = tfrecord::salvage(&source, &mut writer, tfrecord::SalvageOptions::default()).ok()?;
+    let lost_records = found
+        .lost
+        .iter()
+        .map(|lost| lost.num_records)
+        .sum::<Option<u64>>();
+    Some(Salvage {
+        records: found.num_records,
+        lost_records: lost_records.filter(|_| found.num_gaps == found.lost.len() as u64),
+    })
+}
+
+/// A file that shows how far it was read.
+struct Counted<'a> {
+    file: fs::File,
+    look: &'a Look,
+    before: &'a mut u64,
+    offset: u64,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.offset += read as u64;
+        self.look.reached(self.before, self.offset);
+        Ok(read)
+    }
 }
 
 fn report(path: &Path, records: Option<u64>, damaged: Vec<Lost>) -> Report {
@@ -287,6 +443,7 @@ fn report(path: &Path, records: Option<u64>, damaged: Vec<Lost>) -> Report {
         ok: damaged.is_empty(),
         records,
         damaged,
+        salvage: None,
     }
 }
 

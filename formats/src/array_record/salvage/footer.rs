@@ -133,6 +133,7 @@ impl Footer {
     /// Whether the chunks that surely are there are those that it lists; where bytes are damaged, anything may have been.
     pub(super) fn agrees(&self, source: &dyn ReadAt) -> Result<bool> {
         let mut walk = Walk::new(source, None);
+        let mut decoded = Decoded::default();
         let mut index = 0;
         while let Some(step) = walk.next()? {
             let (begin, end, certain) = match &step {
@@ -158,7 +159,10 @@ impl Footer {
                 (0, _) => true,
                 (1, ChunkType::Simple | ChunkType::Transposed | ChunkType::Unknown(_)) => {
                     let entry = self.entry(first);
-                    entry.chunk_offset == begin && entry.num_records == header.num_records
+                    // Where they tell different numbers, the one that can be read is right.
+                    entry.chunk_offset == begin
+                        && (entry.num_records == header.num_records
+                            || !can_be_read(walk.window(), &located, &mut decoded)?)
                 }
                 _ => false,
             };
@@ -167,6 +171,17 @@ impl Footer {
             }
         }
         Ok(index == self.num_entries())
+    }
+}
+
+/// Whether the chunk's data are right and hold as many records as its header says.
+fn can_be_read(window: &mut Window<'_>, located: &Located, decoded: &mut Decoded) -> Result<bool> {
+    match window.data(located) {
+        Ok(data) => {
+            Ok(located.check(data).is_ok() && decoded.decode(&located.header, data, u64::MAX).is_ok())
+        }
+        Err(Fault::Source(error)) => Err(error),
+        Err(_) => Ok(false),
     }
 }
 

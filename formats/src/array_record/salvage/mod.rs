@@ -123,6 +123,8 @@ pub fn salvage<W: Write>(
         output: Output::new(sink)?,
         believed,
         footer_offset: found.as_ref().map(|footer| footer.offset).or(told),
+        told,
+        is_malformed: found.is_none(),
         entry: 0,
         record: Some(0),
         part: Part::Records,
@@ -243,6 +245,10 @@ struct Rescue<'f, W> {
     believed: Option<&'f Footer>,
     /// Where a footer or the postscript put the footer.
     footer_offset: Option<u64>,
+    /// Where the postscript at the end of the file puts the footer.
+    told: Option<u64>,
+    /// The chunk at that place is no footer that agrees with itself.
+    is_malformed: bool,
     /// The next entry of the believed footer.
     entry: usize,
     /// Position of the next record, where it is known.
@@ -345,8 +351,20 @@ impl<W: Write> Rescue<'_, W> {
             Err(fault) => Err(fault),
         };
         match content {
-            Ok(Content::Footer) => self.part = Part::Footer,
+            Ok(Content::Footer) => {
+                self.part = Part::Footer;
+                if self.is_malformed {
+                    self.harmless(
+                        bytes,
+                        "the footer: its hash is right, but it says what cannot be".into(),
+                    );
+                }
+            }
             Ok(Content::Postscript) => {
+                if self.told.is_none() {
+                    let reason = "the postscript: it is not at the end of the file, or does not say where the footer is";
+                    self.harmless(bytes, reason.into());
+                }
                 if let Some((lost, _)) = self.maybe_footer.take() {
                     let footer = self.found.lost.remove(lost);
                     self.harmless(footer.bytes, format!("the footer: {}", footer.reason));
@@ -394,9 +412,9 @@ impl<W: Write> Rescue<'_, W> {
     ) {
         self.was_records();
         if let Some(footer) = self.believed {
-            self.take_entries(footer, bytes.end);
+            let records = self.take_entries(footer, bytes.end);
             self.chunks_seen += 1;
-            return self.lose(bytes, Some(header.num_records), reason);
+            return self.lose(bytes, Some(records), reason);
         }
         let may_be_footer = !self.gaps_seen && can_be_footer(header, self.chunks_seen);
         self.chunks_seen += 1;

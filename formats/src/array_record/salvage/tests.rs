@@ -326,6 +326,101 @@ fn two_files_in_a_row_give_the_records_of_both() {
 }
 
 #[test]
+fn a_footer_that_lies_is_not_believed() {
+    use crate::array_record::footer::{Entry, Metadata, postscript_to_bytes};
+    use crate::array_record::layout::hash;
+
+    let all = records(&[10, 20, 30, 40]);
+    let bytes = file("uncompressed", &all);
+    let (chunks, offset) = layout(&bytes);
+    // The same file with another footer, its hashes right.
+    let with = |entries: &[Entry], num_records: u64| {
+        let mut new = bytes[..offset as usize].to_vec();
+        let mut values = vec![
+            Metadata {
+                num_chunks: entries.len() as u64,
+                num_records,
+                writer_options: String::new(),
+            }
+            .to_bytes(),
+        ];
+        values.extend(entries.iter().map(|entry| {
+            let mut bytes = Vec::new();
+            entry.put(&mut bytes);
+            bytes
+        }));
+        let put = |new: &mut Vec<u8>, values: &[Vec<u8>]| {
+            let mut data = vec![0, values.len() as u8];
+            data.extend(values.iter().map(|value| value.len() as u8));
+            data.extend(values.concat());
+            let header = ChunkHeader {
+                data_size: data.len() as u64,
+                data_hash: hash(&data),
+                chunk_type: ChunkType::Simple,
+                num_records: values.len() as u64,
+                decoded_data_size: values.concat().len() as u64,
+            };
+            new.extend(header.to_bytes());
+            new.extend(data);
+        };
+        put(&mut new, &values);
+        let zeros = vec![0; 65_536 - new.len() - 40];
+        let padding = ChunkHeader {
+            data_size: zeros.len() as u64,
+            data_hash: hash(&zeros),
+            chunk_type: ChunkType::Padding,
+            num_records: 0,
+            decoded_data_size: 0,
+        };
+        new.extend(padding.to_bytes());
+        new.extend(zeros);
+        // The postscript of the file as it was.
+        assert!(
+            bytes[65_536..]
+                .windows(4)
+                .any(|w| w == &postscript_to_bytes(offset)[..4])
+        );
+        new.extend(&bytes[65_536..]);
+        new
+    };
+    let entry = |chunk: usize, num_records| Entry {
+        chunk_offset: chunks[chunk].0,
+        decoded_data_size: 0,
+        num_records,
+    };
+    let right: Vec<Entry> = (0..4).map(|chunk| entry(chunk, 1)).collect();
+    let (_, found) = run(&with(&right, 4)).unwrap();
+    assert!(
+        found.total_records == Some(4) && found.harmless.is_empty(),
+        "{found:?}"
+    );
+    let lies = [
+        (vec![entry(0, 1), entry(1, 2), entry(2, 1), entry(3, 1)], 5),
+        (vec![entry(0, 1), entry(2, 1), entry(3, 1)], 3),
+        (
+            vec![
+                entry(0, 1),
+                entry(1, 1),
+                Entry {
+                    chunk_offset: chunks[2].0 + 50,
+                    ..entry(2, 1)
+                },
+                entry(3, 1),
+            ],
+            4,
+        ),
+        (vec![entry(0, 1), entry(0, 1)], 2),
+        (right.clone(), 7),
+    ];
+    for (entries, num_records) in lies {
+        let (new, found) = run(&with(&entries, num_records)).unwrap();
+        assert_eq!(read_all(&new), all, "{entries:?}");
+        assert!(found.is_complete() && found.total_records.is_none(), "{found:?}");
+        assert!(found.harmless[0].reason.contains("footer"), "{found:?}");
+    }
+}
+
+#[test]
 fn what_is_no_file_gives_nothing() {
     for bytes in [&b""[..], b"text", &[0; 200_000]] {
         assert!(run(bytes).unwrap_err().to_string().contains("nothing to salvage"));
