@@ -224,7 +224,7 @@ impl Reader {
     /// # Errors
     ///
     /// [`Error::Invalid`] for an index that is too large; [`Error::Damaged`] naming record, chunk and offset where the chunk is
-    /// damaged; [`Error::Unsupported`] for transposed chunks and unknown compressions. Other records stay readable.
+    /// damaged; [`Error::Unsupported`] for unknown compressions. Other records stay readable.
     #[inline]
     pub fn record<'a>(&'a self, index: u64, scratch: &'a mut Scratch) -> Result<&'a [u8]> {
         self.check_index(index)?;
