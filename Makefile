@@ -19,7 +19,7 @@ export PREP_EXAMPLE_JSON := $(CURDIR)/target/release/examples/example_json
 
 export CARGO PYTHON
 
-.PHONY: fuzz help demo build release test test-rust test-interop test-docs test-all soak bench bench-quick bench-python wheel test-python fmt lint doc clean install
+.PHONY: fuzz help demo build release test test-rust test-interop test-docs test-all soak bench bench-formats bench-quick bench-programs bench-python wheel test-python fmt lint doc clean install
 .NOTPARALLEL:
 
 help: ## This list
@@ -90,15 +90,23 @@ soak: release ## The long variants: more rounds of random interoperability cases
 fuzz: ## Fuzzes every parser for 15 minutes each (FUZZ_SECONDS, FUZZ_TARGETS="array_record png")
 	scripts/fuzz $(FUZZ_TARGETS)
 
-bench: release ## prep and its peers side by side: ROUNDS=3, about 10 minutes and 2 GB of packages
-	@$(STEP) "Python packages into $(BENCH_VENV)" scripts/venv $(BENCH_VENV) bench/requirements.txt
+bench: bench-programs ## prep and its peers side by side: ROUNDS=3, about 20 minutes and 2 GB of packages
 	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK) \
 		--fashion "$$(bench/fashion_mnist.sh $(CURDIR)/$(BENCH_WORK))" --rounds $(ROUNDS)
 
-bench-quick: release ## The same, one round over a fifth of the data: to see that it runs, not to quote
-	@$(STEP) "Python packages into $(BENCH_VENV)" scripts/venv $(BENCH_VENV) bench/requirements.txt
+bench-formats: bench-programs ## The part about formats alone: about 10 minutes
+	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK) \
+		--parts formats --rounds $(ROUNDS)
+
+bench-quick: bench-programs ## All of it, one round over a fifth of the data or less: to see that it runs, not to quote
 	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK)-quick \
-		--fashion "$$(bench/fashion_mnist.sh $(CURDIR)/$(BENCH_WORK))" --rounds 1 --seconds 2 --epochs 4 --batch-images 2000
+		--fashion "$$(bench/fashion_mnist.sh $(CURDIR)/$(BENCH_WORK))" --rounds 1 --seconds 2 --epochs 4 --batch-images 2000 \
+		--texts 20000 --pictures 100 --formats-seconds 0.1
+
+bench-programs: release wheel
+	$(CARGO) build --release --quiet --package prep-formats --example measure
+	@$(STEP) "Python packages into $(BENCH_VENV)" scripts/venv $(BENCH_VENV) bench/requirements.txt
+	@$(BENCH_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
 
 bench-python: wheel ## The Python package beside array_record and Grain, and beside the command: lookups, batches
 	@$(PYTHON_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall $(WHEELS)/*.whl

@@ -4,9 +4,11 @@
 
 1. build: TFDS's cifar10 builder (after its imports) and `prep build cifar10`, from the same archive, in turn.
 2. load: shuffled decoded batches of 256 from the shards that `prep build` wrote: Grain pipelines and `prep load`, in turn.
+3. formats: reading and writing of records and examples: `prep-formats` and other libraries, in turn (see formats.py).
 
 The answers are checked: counts, label sums and pixel sums of both builds are those of the archive. The parent needs only
-Python's standard library. Results go to WORK/results.json.
+Python's standard library. Results go to WORK/results.json and
+WORK/formats.json.
 """
 import argparse
 import json
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import time
 
+import formats
 import meter
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -41,8 +44,9 @@ def machine(python, prep):
     with open("/proc/meminfo") as file:
         memory = int(file.readline().split()[1]) / 1024**2
     code = (
-        "import importlib.metadata as m, json, sys; print(json.dumps({'python': sys.version.split()[0], **{p: m.version(p) "
-        "for p in ('tensorflow-datasets', 'tensorflow-cpu', 'grain', 'array_record', 'opencv-python-headless', 'numpy')}}))"
+        "import importlib.metadata as m, json, sys; have = {d.metadata['Name'].lower().replace('_', '-') for d in m.distributions()}; "
+        "print(json.dumps({'python': sys.version.split()[0], **{p: m.version(p) if p.replace('_', '-') in have else 'missing' for p in "
+        "('tensorflow-datasets', 'tensorflow-cpu', 'grain', 'array_record', 'bagz', 'pyarrow', 'pylance', 'opencv-python-headless', 'numpy')}}))"
     )
     versions = json.loads(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout)
     versions["prep"] = subprocess.run([prep, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
@@ -196,8 +200,28 @@ class Bench:
         return ratios
 
     def main(self):
-        self.make_data()
         parts = self.args.parts.split(",")
+        head = {"machine": machine(self.args.python, self.args.prep), "rounds": self.args.rounds}
+        if "build" in parts or "load" in parts:
+            self.save("results.json", {**head, **self.datasets(parts)})
+        if "formats" in parts:
+            busy, start = meter.busy_seconds(), time.monotonic()
+            found = formats.Formats(self.args, self.work).main()
+            # Of the machine, our own processes included: they keep about one core busy.
+            found["busy_cores"] = (meter.busy_seconds() - busy) / (time.monotonic() - start)
+            for package, reason in found["missing"].items():
+                print(f"not measured: {package} ({reason})")
+            self.save("formats.json", {**head, "formats": found})
+
+    def save(self, name, results):
+        path = os.path.join(self.work, name)
+        with open(path, "w") as file:
+            json.dump(results, file, indent=1)
+        print(f"\nwritten: {path}")
+
+    def datasets(self, parts):
+        """Builds and loads."""
+        self.make_data()
         for round_number in range(self.args.rounds):
             if "build" in parts:
                 self.tfds_build(round_number)
@@ -212,17 +236,6 @@ class Bench:
             self.runs = [row for row in self.runs if row["part"] != "build"]
         table = self.summary()
         ratios = self.ratios(table)
-        results = {
-            "machine": machine(self.args.python, self.args.prep),
-            "rounds": self.args.rounds,
-            "archive": {"bytes": os.path.getsize(self.archive), **self.facts},
-            "medians": table,
-            "ratios": ratios,
-            "runs": self.runs,
-        }
-        path = os.path.join(self.work, "results.json")
-        with open(path, "w") as file:
-            json.dump(results, file, indent=1)
         print("\nmedians")
         for row in table:
             first = f"  first batch {row['first_batch_s']:.2f} s" if row["first_batch_s"] is not None else ""
@@ -233,7 +246,12 @@ class Bench:
         print("\nratios")
         for name, value in ratios.items():
             print(f"  {name:50} {value:8.2f}")
-        print(f"\nwritten: {path}")
+        return {
+            "archive": {"bytes": os.path.getsize(self.archive), **self.facts},
+            "medians": table,
+            "ratios": ratios,
+            "runs": self.runs,
+        }
 
 
 if __name__ == "__main__":
@@ -241,14 +259,20 @@ if __name__ == "__main__":
     parser.add_argument("--prep", required=True, help="the prep command, a release build")
     parser.add_argument("--python", required=True, help="interpreter with the packages of requirements.txt")
     parser.add_argument("--work", required=True, help="folder for input, outputs and results")
-    parser.add_argument("--fashion", required=True, help="folder with the four files of Fashion-MNIST")
+    parser.add_argument("--fashion", help="folder with the four files of Fashion-MNIST, for build and load")
+    parser.add_argument("--measure", help="the program `measure` of prep-formats, a release build, for formats")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0, help="measured time of a Grain stream")
     parser.add_argument("--epochs", type=int, default=8, help="epochs of a prep load run")
     parser.add_argument("--batch-images", type=int, default=10_000, help="images in each of the archive's six batch files")
-    parser.add_argument("--parts", default="build,load")
+    parser.add_argument("--parts", default="build,load,formats")
+    parser.add_argument("--texts", type=int, default=250_000, help="texts of about 1 kB of the formats part")
+    parser.add_argument("--pictures", type=int, default=1_000, help="records of about 110 kB of the formats part")
+    parser.add_argument("--formats-seconds", type=float, default=0.7, help="measured time of a contender of the formats part")
+    parser.add_argument("--only", help="rows of the formats part with this text in their names")
     arguments = parser.parse_args()
     arguments.prep = os.path.abspath(arguments.prep)
+    arguments.measure = os.path.abspath(arguments.measure or os.path.join(os.path.dirname(arguments.prep), "examples", "measure"))
     # Not resolved: a virtual environment's python is a link whose place matters.
     arguments.python = os.path.abspath(arguments.python)
     Bench(arguments).main()
