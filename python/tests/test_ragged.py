@@ -36,7 +36,7 @@ SPECS = {
 }
 
 
-@pytest.fixture(scope="module", params=["one_size"])
+@pytest.fixture(scope="module", params=SPECS)
 def ragged(request, tmp_path_factory):
     """Name, catalog, and the rows that went in."""
     catalog = tmp_path_factory.mktemp("ragged")
@@ -144,3 +144,88 @@ def test_values_that_do_not_fill_a_shape_are_an_error_that_names_the_record(tmp_
         dataset[1]
     with pytest.raises(prep.errors.DamagedError, match="3 values"):
         dataset[:]
+
+
+@pytest.fixture(scope="module")
+def nested(tmp_path_factory):
+    """Catalog and rows of features in features."""
+    catalog = tmp_path_factory.mktemp("nested")
+    adopt(DATA / "ragged" / "nested", catalog, "nested")
+    return catalog, list(rows("nested"))
+
+
+def same_nested(found, wanted):
+    if isinstance(wanted, dict):
+        assert type(found) is dict and list(found) == sorted(wanted)
+        for key in wanted:
+            same_nested(found[key], wanted[key])
+    elif isinstance(wanted, list):
+        assert type(found) is list and len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            same_nested(one, other)
+    elif wanted is None:
+        assert found is None
+    else:
+        same(found, wanted)
+
+
+def test_elements_of_nested_features_are_nested(nested):
+    catalog, wanted = nested
+    dataset = prep.open("nested", catalog=catalog)
+    for index, row in enumerate(wanted):
+        same_nested(dataset[index], row)
+    for found, row in zip(prep.grain.DataSource("nested", catalog=catalog).__getitems__(range(len(wanted))), wanted, strict=True):
+        same_nested(found, row)
+
+
+def test_specs_of_nested_features_are_nested(nested):
+    catalog, _ = nested
+    spec = prep.open("nested", catalog=catalog).element_spec
+    assert spec["ints"] == prep.ArraySpec((None, None), np.dtype("int32"))
+    assert spec["deep"].shape == (None, None, None) and spec["sentences"].shape == (None, None)
+    assert spec["boxes"] == {
+        "corners": prep.ArraySpec((None, 4), np.dtype("float32")),
+        "name": prep.ArraySpec((None,), np.dtype("O")),
+    }
+    assert spec["inner"]["far"] == {"vector": prep.ArraySpec((3,), np.dtype("uint8"))}
+
+
+def test_batches_of_nested_features_hold_the_rows(nested):
+    """Lists of rows where sizes vary; arrays where they do not, masked where a row may be missing."""
+    catalog, wanted = nested
+    dataset = prep.open("nested", catalog=catalog)
+    loader = prep.load("nested", catalog=catalog, batch_size=4, seed=1, num_epochs=2)
+    indices = [[int(number) for number in batch["id"]] for batch in prep.load("nested", catalog=catalog, batch_size=4, seed=1, num_epochs=2)]
+    batches = [(indices[number], batch) for number, batch in enumerate(loader)]
+    batches += [(key, dataset[key]) for key in ([2, 0, 10, 3], [])]
+    seen = 0
+    for chosen, batch in batches:
+        seen += len(chosen)
+        for row, index in enumerate(chosen):
+            for key in ("ints", "deep", "words", "sentences", "maybe_text"):
+                same_nested(batch[key][row], wanted[index][key])
+            for key, value in wanted[index]["boxes"].items():
+                same_nested(batch["boxes"][key][row], value)
+            assert batch["inner"]["flag"][row] == wanted[index]["inner"]["flag"]
+            same(batch["inner"]["far"]["vector"][row], wanted[index]["inner"]["far"]["vector"])
+            is_missing = wanted[index]["maybe"] is None
+            assert (batch["maybe"][row] is np.ma.masked) == is_missing
+            assert is_missing or batch["maybe"][row] == wanted[index]["maybe"]
+        assert batch["inner"]["far"]["vector"].shape == (len(chosen), 3)
+        assert isinstance(batch["maybe"], np.ma.MaskedArray) and batch["maybe"].dtype == np.int32
+    assert seen == 2 * len(wanted) + 4
+
+
+def test_nested_views_outlive_their_batch(nested):
+    catalog, wanted = nested
+    loader = prep.load("nested", catalog=catalog, batch_size=11, order="source", num_epochs=4, prefetch=1)
+    batch = next(loader)
+    kept = batch["ints"][6][1], batch["boxes"]["corners"][7]
+    assert all(type(array.base) is prep._core.Buffer for array in kept)
+    del batch
+    list(loader)
+    loader.close()
+    del loader
+    gc.collect()
+    same(kept[0], wanted[6]["ints"][1])
+    same(kept[1], wanted[7]["boxes"]["corners"])
