@@ -212,7 +212,8 @@ mod tests {
     use crate::array_record::{Reader, Scratch, WriteOptions, Writer, verify};
     use crate::store::ReadAt;
 
-    const PAGE: usize = 1 << 16;
+    /// Small, as each block of 64 KiB begins with a header.
+    const PAGE: usize = 1 << 10;
 
     /// A file that keeps pages with something in them.
     #[derive(Debug, Default)]
@@ -223,7 +224,7 @@ mod tests {
 
     impl Write for Sparse {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            const ZEROS: [u8; PAGE] = [0; PAGE];
+            static ZEROS: [u8; PAGE] = [0; PAGE];
             let (page, start) = (self.length / PAGE as u64, self.length as usize % PAGE);
             let count = bytes.len().min(PAGE - start);
             if self.pages.contains_key(&page) || bytes[..count] != ZEROS[..count] {

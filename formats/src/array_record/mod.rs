@@ -7,7 +7,8 @@
 //! ```
 //!
 //! [`Reader`] finds any record through the footer in constant time, and checks every hash on the way. [`Writer`] gives, for uncompressed
-//! options, byte for byte the file that Google's writer gives. [`verify`] looks at every byte of a file and lists the
+//! options, byte for byte the file that Google's writer gives, encodes chunks by threads, and writes to any sink; [`Writer::create`] to a file or
+//! object that appears whole or not at all. [`verify`] looks at every byte of a file and lists the
 //! records lost. [`salvage`] rebuilds a readable file from a damaged one.
 //!
 //! Source: ArrayRecord 0.8, `cpp/array_record_writer.cc`, `cpp/array_record_reader.cc`, `cpp/layout.proto`; Riegeli's

@@ -10,6 +10,15 @@ use std::thread::JoinHandle;
 /// What a thread does to a task; made once for each thread.
 pub(super) type Work<T> = Box<dyn FnMut(&mut T) -> Result<(), String> + Send>;
 
+/// Why a task was not taken.
+#[derive(Debug, PartialEq)]
+pub(super) enum Refused<T> {
+    /// No thread could be started; there are no tasks besides this one.
+    NoThread(T),
+    /// This is a child of the process that has the threads, and the tasks they were working on.
+    Forked,
+}
+
 /// A number of threads that work on tasks of type `T`; results come in the order of the tasks.
 ///
 /// A thread starts when there is a task and no idle thread, so little work starts few threads. Holds at most as many tasks as
@@ -95,12 +104,10 @@ impl<T: Send + 'static> Pool<T> {
     ///
     /// # Errors
     ///
-    /// The reason why no thread could be started, or that they were lost by a fork of the process.
-    pub(super) fn submit(&mut self, task: T) -> Result<(), String> {
+    /// [`Refused`] with the task where no thread could be started at all, and where the threads were lost by a fork.
+    pub(super) fn submit(&mut self, task: T) -> Result<(), Refused<T>> {
         if self.process != std::process::id() {
-            return Err(
-                "the process was forked after writing began: the threads that encode stayed behind".into(),
-            );
+            return Err(Refused::Forked);
         }
         let mut state = self.shared.lock();
         state.waiting.push_back((self.next_in, task));
@@ -111,10 +118,12 @@ impl<T: Send + 'static> Pool<T> {
         if is_short && self.threads.len() < self.max_threads {
             let started = (self.make_work)().and_then(|work| self.start(work));
             // With fewer threads than wanted it takes longer, no more.
-            if let Err(reason) = started
+            if started.is_err()
                 && self.threads.is_empty()
+                && let Some((_, task)) = self.shared.lock().waiting.pop_back()
             {
-                return Err(reason);
+                self.next_in -= 1;
+                return Err(Refused::NoThread(task));
             }
         }
         Ok(())
@@ -300,8 +309,24 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_without_work_to_do_reports_why() {
+    fn a_pool_that_can_start_no_thread_gives_the_task_back() {
         let mut pool: Pool<u64> = Pool::new(2, || Err("no memory".into()));
-        assert_eq!(pool.submit(1), Err("no memory".into()));
+        for task in [1, 2] {
+            assert_eq!(pool.submit(task), Err(Refused::NoThread(task)));
+            assert_eq!(pool.num_tasks(), 0);
+            assert_eq!(pool.take(), None);
+        }
+    }
+
+    #[test]
+    fn a_child_process_is_told_that_the_threads_stayed_behind() {
+        let alive = Arc::default();
+        let mut pool = doubling(2, &alive);
+        pool.submit(2).unwrap();
+        let process = std::mem::replace(&mut pool.process, 0);
+        assert_eq!(pool.submit(4), Err(Refused::Forked));
+        assert!(pool.take().unwrap().unwrap_err().contains("forked"));
+        pool.process = process;
+        assert_eq!(pool.take(), Some(Ok(4)));
     }
 }

@@ -8,7 +8,7 @@ use crate::array_record::blocks::BlockWriter;
 use crate::array_record::encoder::{ChunkEncoder, Records};
 use crate::array_record::footer::{Metadata, POSTSCRIPT_COPIES, postscript_to_bytes};
 use crate::array_record::layout::put_varint;
-use crate::array_record::pool::Pool;
+use crate::array_record::pool::{Pool, Refused};
 use crate::array_record::{Compression, WriteOptions};
 use crate::store::{Existing, Location, Output};
 use crate::{Error, Position, Result};
@@ -275,8 +275,20 @@ impl<W: Write> Writer<W> {
         }
         if let Some(threads) = &mut self.threads {
             threads.num_bytes += num_bytes;
-            let submitted = threads.pool.submit(batch);
-            submitted.map_err(|reason| failed(&mut self.file, reason))?;
+            match threads.pool.submit(batch) {
+                Ok(()) => {}
+                Err(Refused::NoThread(batch)) => {
+                    // The system has no threads to give: this one does it all.
+                    self.threads = None;
+                    self.batch = batch;
+                    return self.encode_batch();
+                }
+                Err(Refused::Forked) => {
+                    let reason =
+                        "the process was forked after writing began: the threads that encode stayed behind";
+                    return Err(failed(&mut self.file, reason.into()));
+                }
+            }
         }
         while let Some(done) = self.threads.as_mut().and_then(|threads| threads.pool.try_take()) {
             self.place(done)?;
@@ -516,6 +528,20 @@ mod tests {
                 first.unwrap_err();
             }
         }
+    }
+
+    #[test]
+    fn without_threads_to_have_the_caller_encodes() {
+        let records = records(5, 600_000, 3000);
+        let text = "zstd:1,group_size:3,max_parallelism:4";
+        let options = WriteOptions::parse(text).unwrap();
+        let mut writer = Writer::new(Vec::new(), options.clone()).unwrap();
+        writer.threads = Threads::new(&options, || Err("no memory".into()));
+        for record in &records {
+            writer.write(record).unwrap();
+        }
+        assert!(writer.threads.is_none());
+        assert!(writer.finish().unwrap() == written(text, &records));
     }
 
     #[test]
