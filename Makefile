@@ -13,9 +13,10 @@ CLEAN_VENV := target/clean-venv
 WHEELS := target/wheels
 BENCH_WORK := target/bench
 STEP := scripts/step
-# What the interoperability tests of examples run.
-EXAMPLE_JSON := $(STEP) "an example program" $(CARGO) build --quiet --release --package prep-formats --example example_json
+# What the interoperability tests of formats run.
+EXAMPLES := $(STEP) "example programs" $(CARGO) build --quiet --release --package prep-formats --example example_json --example rewrite
 export PREP_EXAMPLE_JSON := $(CURDIR)/target/release/examples/example_json
+export PREP_REWRITE := $(CURDIR)/target/release/examples/rewrite
 
 export CARGO PYTHON
 
@@ -55,7 +56,7 @@ test-docs: release
 
 test-interop: release
 	@$(STEP) "Python packages into $(VENV)" scripts/venv $(VENV) tests/interop/requirements.txt
-	@$(EXAMPLE_JSON)
+	@$(EXAMPLES)
 	PREP_BIN=$(CURDIR)/target/release/prep $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/interop
 
 wheel: ## The Python package: target/wheels/prep_data-VERSION-*.whl
@@ -81,7 +82,7 @@ test-all: test ## test, and what needs gigabytes of packages: our golden files a
 soak: release ## The long variants: more rounds of random interoperability cases and of the end-to-end tests, optimised
 	@$(STEP) "Python packages into $(VENV)" scripts/venv $(VENV) tests/interop/requirements.txt
 	@$(STEP) "Rust tests, optimised, ignored ones included" $(CARGO) test --release --workspace -- --include-ignored
-	@$(EXAMPLE_JSON)
+	@$(EXAMPLES)
 	@$(STEP) "interoperability, 300 rounds" env PREP_BIN=$(CURDIR)/target/release/prep PREP_INTEROP_ROUNDS=300 \
 		$(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/interop
 	@for round in 1 2 3 4 5 6 7 8 9 10; do \

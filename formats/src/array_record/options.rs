@@ -102,11 +102,10 @@ impl WriteOptions {
         let mut seen: Vec<&str> = Vec::new();
         let mut compression_name: Option<&str> = None;
         for part in text.split(',') {
-            let (name, value) = part.split_once(':').unwrap_or((part, ""));
-            let (name, value) = (name.trim(), value.trim());
-            if name.is_empty() && value.is_empty() {
+            if part.is_empty() {
                 continue;
             }
+            let (name, value) = part.split_once(':').unwrap_or((part, ""));
             let Some(&name) = NAMES.iter().find(|known| **known == name) else {
                 return Err(invalid(format!(
                     "unknown option `{name}`; known are {}",
@@ -116,9 +115,15 @@ impl WriteOptions {
             if seen.contains(&name) {
                 return Err(invalid(format!("`{name}` is there twice")));
             }
+            if name == "default" && !seen.is_empty() {
+                return Err(invalid("`default` comes first or not at all".into()));
+            }
             seen.push(name);
             let number = |min: i64, max: i64| {
-                let found = value.parse::<i64>().ok().filter(|n| (min..=max).contains(n));
+                let found = trim(value)
+                    .parse::<i64>()
+                    .ok()
+                    .filter(|n| (min..=max).contains(n));
                 found.ok_or_else(|| {
                     invalid(format!(
                         "`{name}` is `{value}`, wanted a whole number from {min} to {max}"
@@ -130,7 +135,8 @@ impl WriteOptions {
                 _ => Err(invalid(format!("`{name}` takes no value, found `{value}`"))),
             };
             match name {
-                "default" => bare()?,
+                // Whatever its value, in Google's parser as well.
+                "default" => {}
                 "group_size" => options.group_size = number(1, i64::from(i32::MAX))? as u32,
                 "max_parallelism" if value == "auto" => options.max_parallelism = None,
                 "max_parallelism" => options.max_parallelism = Some(number(1, i64::from(i32::MAX))? as u32),
@@ -192,22 +198,15 @@ impl WriteOptions {
                 }
             }
         }
-        if let Some(window_log) = options.window_log {
-            match options.compression {
-                Compression::Brotli(_) if window_log > 30 => {
-                    return Err(invalid(format!(
-                        "`window_log` is `{window_log}`, wanted a whole number from 10 to 30"
-                    )));
-                }
-                Compression::Uncompressed | Compression::Snappy => {
-                    return Err(invalid(
-                        "`window_log` is for `zstd` and `brotli`; leave it out".into(),
-                    ));
-                }
-                _ => {}
-            }
+        match (options.compression, options.window_log) {
+            (Compression::Brotli(_), Some(window_log)) if window_log > 30 => Err(invalid(format!(
+                "`window_log` is `{window_log}`, wanted a whole number from 10 to 30"
+            ))),
+            (Compression::Uncompressed | Compression::Snappy, _) if seen.contains(&"window_log") => Err(
+                invalid("`window_log` is for `zstd` and `brotli`; leave it out".into()),
+            ),
+            _ => Ok(options),
         }
-        Ok(options)
     }
 
     /// Records in a chunk; the last chunk may have fewer.
@@ -285,10 +284,15 @@ impl fmt::Display for WriteOptions {
     }
 }
 
-/// A size of at least 1: a real number and a suffix of `BkKMGTPE`, powers of 1024.
+/// Without the white space of ASCII at both ends, as Google's parser takes numbers; names and words it takes as they are.
+fn trim(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\x0b')
+}
+
+/// A size of at least 1: a real number and a suffix of `BkKMGTPE`, powers of 1024. What is too large is as large as can be.
 fn parse_bytes(text: &str) -> Option<u64> {
     let (number, factor) = match text.char_indices().last()? {
-        (at, suffix) if !suffix.is_ascii_digit() && suffix != '.' => {
+        (at, suffix) if suffix.is_ascii_alphabetic() => {
             let factor = match suffix {
                 'B' => 1,
                 'k' | 'K' => 1 << 10,
@@ -297,20 +301,24 @@ fn parse_bytes(text: &str) -> Option<u64> {
                 'T' => 1 << 40,
                 'P' => 1 << 50,
                 'E' => 1u64 << 60,
-                _ => return None,
+                // `inf`, perhaps.
+                _ => 0,
             };
-            (&text[..at], factor)
+            if factor == 0 {
+                (text, 1)
+            } else {
+                (&text[..at], factor)
+            }
         }
         _ => (text, 1),
     };
+    let number = trim(number);
     if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(factor).filter(|bytes| *bytes > 0);
-    }
-    if !number.chars().all(|c| c.is_ascii_digit() || c == '.') {
-        return None;
+        return Some(whole.saturating_mul(factor)).filter(|bytes| *bytes > 0);
     }
     let bytes = (number.parse::<f64>().ok()? * factor as f64).round();
-    (bytes >= 1.0 && bytes < u64::MAX as f64).then_some(bytes as u64)
+    // Conversion stops at the largest number.
+    (bytes >= 1.0).then_some(bytes as u64)
 }
 
 #[cfg(test)]
@@ -332,6 +340,16 @@ mod tests {
             ("pad_to_block_boundary:", DEFAULT),
             ("transpose_bucket_size:1.5k", DEFAULT),
             ("max_parallelism:auto", DEFAULT),
+            (",default:1,group_size: 1", DEFAULT),
+            ("zstd:+3 ", DEFAULT),
+            (
+                "transpose:,transpose_bucket_size:1e3k",
+                "group_size:1,transpose:true,pad_to_block_boundary:false,transpose_bucket_size:1024000,zstd:3,window_log:20,max_parallelism:1",
+            ),
+            (
+                "transpose:true,transpose_bucket_size:16E,snappy",
+                "group_size:1,transpose:true,pad_to_block_boundary:false,transpose_bucket_size:18446744073709551615,snappy,max_parallelism:1",
+            ),
             ("saturation_delay_ms:5", DEFAULT),
             (
                 "snappy:1",
@@ -379,6 +397,21 @@ mod tests {
             "transpose_bucket_size:0",
             "transpose_bucket_size:-1",
             "transpose_bucket_size:1x",
+            "transpose_bucket_size:k",
+            "transpose_bucket_size:0.4",
+            "transpose_bucket_size:nan",
+            "zstd,default",
+            " group_size:1",
+            "group_size :1",
+            "transpose: true",
+            "max_parallelism:auto ",
+            "uncompressed: ",
+            "uncompressed,window_log:auto",
+            "window_log:auto,snappy",
+            ":",
+            " ",
+            ", ,zstd",
+            "zstd:3\u{a0}",
             "uncompressed:1",
             "snappy:3",
             "saturation_delay_ms:0",
