@@ -217,7 +217,7 @@ enum Encoder {
     Zstd(zstd_safe::CCtx<'static>),
     /// Level and window; each piece needs an encoder of its own, brotli's cannot be reset.
     Brotli(Quality, LargeWindowSize),
-    Snappy(snap::raw::Encoder),
+    Snappy(Box<snap::raw::Encoder>),
 }
 
 /// The codec of a writer, its context kept from chunk to chunk.
@@ -261,7 +261,7 @@ impl Compressor {
                     LargeWindowSize::new(window_log.unwrap_or(22)).map_err(refused)?,
                 )
             }
-            Compression::Snappy => Encoder::Snappy(snap::raw::Encoder::new()),
+            Compression::Snappy => Encoder::Snappy(Box::new(snap::raw::Encoder::new())),
         };
         Ok(Self {
             encoder,

@@ -681,13 +681,17 @@ mod tests {
 
     #[test]
     fn buckets_are_cut_from_the_largest_column_on() {
-        assert_eq!(buckets(&[], 256), []);
-        assert_eq!(buckets(&[5], 1), [0..1]);
-        assert_eq!(buckets(&[1, 2, 3, 4], u64::MAX), [0..4]);
-        assert_eq!(buckets(&[1, 2, 3, 4], 1), [0..1, 1..2, 2..3, 3..4]);
-        assert_eq!(buckets(&[10, 10, 100, 300], 256), [0..4]);
-        assert_eq!(buckets(&[10, 10, 200, 300], 256), [0..3, 3..4]);
-        assert_eq!(buckets(&[200, 200, 200], 256), [0..1, 1..2, 2..3]);
+        let cut = |sizes: &[u64], bucket_size| -> Vec<(usize, usize)> {
+            let buckets = buckets(sizes, bucket_size).into_iter();
+            buckets.map(|bucket| (bucket.start, bucket.end)).collect()
+        };
+        assert_eq!(cut(&[], 256), []);
+        assert_eq!(cut(&[5], 1), [(0, 1)]);
+        assert_eq!(cut(&[1, 2, 3, 4], u64::MAX), [(0, 4)]);
+        assert_eq!(cut(&[1, 2, 3, 4], 1), [(0, 1), (1, 2), (2, 3), (3, 4)]);
+        assert_eq!(cut(&[10, 10, 100, 300], 256), [(0, 4)]);
+        assert_eq!(cut(&[10, 10, 200, 300], 256), [(0, 3), (3, 4)]);
+        assert_eq!(cut(&[200, 200, 200], 256), [(0, 1), (1, 2), (2, 3)]);
     }
 
     #[test]
