@@ -21,6 +21,8 @@ pub(super) struct LeafEncoder {
     shapes: Option<usize>,
     /// Lists that take row lengths, level by level: of the values and of the shapes.
     lengths: Vec<Vec<usize>>,
+    /// Whether several values are stored one after another.
+    in_sequence: bool,
     /// Numbers of classes by name.
     classes: HashMap<Vec<u8>, i64>,
 }
@@ -53,6 +55,7 @@ impl LeafEncoder {
         values: usize,
         shapes: Option<usize>,
         lengths: Vec<Vec<usize>>,
+        in_sequence: bool,
     ) -> Self {
         let classes = match &feature {
             Feature::ClassLabel { names, .. } => (0..)
@@ -67,6 +70,7 @@ impl LeafEncoder {
             values,
             shapes,
             lengths,
+            in_sequence,
             classes,
         }
     }
@@ -158,7 +162,10 @@ impl LeafEncoder {
         else {
             return Ok(false);
         };
-        if *found != dtype || wanted.contains(&None) || !shape_fits(&shape[1..], wanted) {
+        if *found != dtype
+            || wanted.iter().any(|size| size.is_none_or(|size| size == 0))
+            || !shape_fits(&shape[1..], wanted)
+        {
             return Ok(false);
         }
         let put = check_elements(dtype, shape, data)
@@ -281,6 +288,18 @@ impl LeafEncoder {
         if encoding == Encoding::None && wanted.iter().filter(|size| size.is_none()).count() > 1 {
             return Err(Error::unsupported(format!(
                 "a tensor of {} with more than one varying dimension, of which TFDS stores no shape without an encoding; declare `bytes` or `zlib`",
+                Shape(wanted)
+            )));
+        }
+        if encoding == Encoding::None && self.in_sequence && wanted.contains(&None) {
+            return Err(Error::unsupported(format!(
+                "a tensor of {} in a sequence, of which no shape is stored; declare an encoding, or a sequence in a sequence",
+                Shape(wanted)
+            )));
+        }
+        if encoding == Encoding::None && self.in_sequence && wanted.contains(&Some(0)) {
+            return Err(Error::unsupported(format!(
+                "tensors of {} in a sequence, of which TFDS does not store how many there are",
                 Shape(wanted)
             )));
         }

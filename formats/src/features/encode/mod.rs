@@ -334,6 +334,7 @@ impl Compiler<'_> {
             self.list(&values.values),
             shapes.map(|names| self.list(&names.values)),
             all_lengths,
+            !levels.is_empty(),
         ))
     }
 
@@ -462,22 +463,13 @@ impl Sequence {
                 {
                     return Ok(());
                 }
-                let size = data.len().checked_div(length).unwrap_or(0);
-                if size * length != data.len() {
+                if data.len().checked_rem(length).unwrap_or(data.len()) != 0 {
                     return Err(in_feature(
                         &self.path,
                         Error::Invalid(format!("tensor of {dtype} {shape:?} has {} bytes", data.len())),
                     ));
                 }
-                for index in 0..length {
-                    let element = Value::Tensor {
-                        dtype: *dtype,
-                        shape: shape[1..].to_vec(),
-                        data: data.slice(index * size..(index + 1) * size),
-                    };
-                    self.element.encode(&element, output)?;
-                }
-                Ok(())
+                (0..length).try_for_each(|index| self.element.encode(&element_of(value, index), output))
             }
             Value::Dict(columns) => match &*self.element {
                 Node::Dict { .. } => {
@@ -486,6 +478,14 @@ impl Sequence {
                     let length = length.unwrap_or(0);
                     self.check_length(length)?;
                     self.encode_columns(&self.element, value, length, output)
+                }
+                // A dict of lists of sequences: each of them is a dict of lists.
+                Node::Sequence(inner) if inner.holds_dicts() => {
+                    let mut length = None;
+                    check_lengths(columns, &mut length).map_err(|error| in_feature(&self.path, error))?;
+                    let length = length.unwrap_or(0);
+                    self.begin(length, output)?;
+                    (0..length).try_for_each(|index| self.element.encode(&element_of(value, index), output))
                 }
                 _ => Err(in_feature(&self.path, leaf::wrong(value, "a list"))),
             },
@@ -529,19 +529,20 @@ impl Sequence {
                     .iter()
                     .try_for_each(|element| node.encode(element, output))
             }
-            (node, Value::Tensor { shape, data, dtype }) => {
+            (node, Value::Tensor { .. }) => {
                 self.begin_column(node, length, output);
-                let size = data.len().checked_div(length).unwrap_or(0);
-                (0..length).try_for_each(|index| {
-                    let element = Value::Tensor {
-                        dtype: *dtype,
-                        shape: shape[1..].to_vec(),
-                        data: data.slice(index * size..(index + 1) * size),
-                    };
-                    node.encode(&element, output)
-                })
+                (0..length).try_for_each(|index| node.encode(&element_of(value, index), output))
             }
             (_, other) => Err(in_feature(&self.path, leaf::wrong(other, "a list in each field"))),
+        }
+    }
+
+    /// Whether its elements, or those of the sequences in it, are nested features.
+    fn holds_dicts(&self) -> bool {
+        match &*self.element {
+            Node::Dict { .. } => true,
+            Node::Sequence(inner) => inner.holds_dicts(),
+            _ => false,
         }
     }
 
@@ -576,6 +577,28 @@ impl Sequence {
                 }
             }
         });
+    }
+}
+
+/// One element of each list in a dict; lists of the same length.
+fn element_of(value: &Value, index: usize) -> Value {
+    match value {
+        Value::Dict(columns) => Value::Dict(
+            columns
+                .iter()
+                .map(|(name, column)| (name.clone(), element_of(column, index)))
+                .collect(),
+        ),
+        Value::List(values) => values.get(index).cloned().unwrap_or(Value::Null),
+        Value::Tensor { shape, data, dtype } if !shape.is_empty() => {
+            let size = data.len().checked_div(shape[0]).unwrap_or(0);
+            Value::Tensor {
+                dtype: *dtype,
+                shape: shape[1..].to_vec(),
+                data: data.slice(index * size..(index + 1) * size),
+            }
+        }
+        other => other.clone(),
     }
 }
 

@@ -1,5 +1,9 @@
 //! Tests of the decoder.
 
+mod golden;
+mod random;
+mod wrong;
+
 use bytes::Bytes;
 use proptest::prelude::*;
 
