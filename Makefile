@@ -14,9 +14,11 @@ WHEELS := target/wheels
 BENCH_WORK := target/bench
 STEP := scripts/step
 # What the interoperability tests of formats run.
-EXAMPLES := $(STEP) "example programs" $(CARGO) build --quiet --release --package prep-formats --example example_json --example rewrite
+EXAMPLES := $(STEP) "example programs" $(CARGO) build --quiet --release --package prep-formats --example example_json --example rewrite \
+	--example tfds_folder
 export PREP_EXAMPLE_JSON := $(CURDIR)/target/release/examples/example_json
 export PREP_REWRITE := $(CURDIR)/target/release/examples/rewrite
+export PREP_TFDS_FOLDER := $(CURDIR)/target/release/examples/tfds_folder
 
 export CARGO PYTHON
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use prep_formats::columns::{BatchDecoder, ColumnData};
 use prep_formats::example::{Example, FeatureList};
-use prep_formats::features::{Feature, Features};
+use prep_formats::features::{Encoding, Feature, Features};
 use prep_formats::png::{Decoder, Encoder, Info};
 use prep_formats::value::{DType, Value};
 
@@ -239,6 +239,132 @@ fn tokens() {
     rows("decode 604 tokens", &features, &records);
 }
 
+/// Schemas of which each row is one tensor of `uint8`, stored as a list, as bytes, and compressed.
+fn raw_pixels(pictures: &[Vec<u8>]) {
+    for encoding in [Encoding::None, Encoding::Bytes, Encoding::Zlib] {
+        let feature = Feature::Tensor {
+            shape: vec![Some(32), Some(32), Some(3)],
+            dtype: DType::UInt8,
+            encoding,
+        };
+        let features = Features::new(vec![("x".into(), feature)]).expect("a schema");
+        let mut encoder = features.encoder();
+        let records: Vec<Vec<u8>> = pictures
+            .iter()
+            .map(|pixels| {
+                let value = Value::Tensor {
+                    dtype: DType::UInt8,
+                    shape: vec![32, 32, 3],
+                    data: pixels.clone().into(),
+                };
+                let mut record = Vec::new();
+                encoder.encode(&[("x", value)], &mut record).expect("values fit");
+                record
+            })
+            .collect();
+        rows(
+            &format!("decode uint8[3072] {}", encoding.name()),
+            &features,
+            &records,
+        );
+    }
+}
+
+/// What a record of about 1 KB of text, numbers and sequences costs: the schema of which `tf.io.parse_example` is timed beside it.
+fn text_rows() {
+    let scalar = |dtype| Feature::Scalar { dtype };
+    let features = Features::new(vec![
+        ("id".into(), scalar(DType::Int64)),
+        (
+            "label".into(),
+            Feature::ClassLabel {
+                num_classes: 10,
+                names: Vec::new(),
+            },
+        ),
+        ("score".into(), scalar(DType::Float32)),
+        ("text".into(), Feature::Text),
+        ("title".into(), Feature::Text),
+        ("tokens".into(), Feature::tensor(vec![None], DType::Int64)),
+        (
+            "embedding".into(),
+            Feature::tensor(vec![Some(64)], DType::Float32),
+        ),
+    ])
+    .expect("a schema");
+    let mut encoder = features.encoder();
+    let records: Vec<Vec<u8>> = (0..2000i64)
+        .map(|row| {
+            let tokens = (0..100)
+                .map(|at| Value::Int((row * 100 + at) * 7919 % 30_000))
+                .collect();
+            let embedding = (0..64)
+                .map(|at| Value::Float((row * at) as f64 / 100.0))
+                .collect();
+            let values = [
+                ("id", Value::Int(row)),
+                ("label", Value::Int(row % 10)),
+                ("score", Value::Float(row as f64 / 7.0)),
+                ("text", Value::Bytes("x".repeat(480).into())),
+                ("title", Value::Bytes(format!("title {row}").into())),
+                ("tokens", Value::List(tokens)),
+                ("embedding", Value::List(embedding)),
+            ];
+            let mut record = Vec::new();
+            encoder.encode(&values, &mut record).expect("values fit");
+            record
+        })
+        .collect();
+    rows(
+        &format!("decode {} B, 7 features", records[0].len()),
+        &features,
+        &records,
+    );
+    if let Ok(path) = std::env::var("PREP_BENCH_RECORDS") {
+        // Each record after its length, for the other program.
+        let mut file = Vec::new();
+        for record in &records {
+            file.extend((record.len() as u32).to_le_bytes());
+            file.extend(record);
+        }
+        std::fs::write(path, file).expect("a file that can be written");
+    }
+}
+
+/// Sequences in sequences, of numbers and of texts.
+fn nested_rows() {
+    let numbers = Feature::sequence(Feature::sequence(Feature::Scalar { dtype: DType::Int32 }));
+    let objects = Feature::sequence(Feature::dict([
+        ("box", Feature::BBox { format: None }),
+        ("name", Feature::Text),
+    ]));
+    let features =
+        Features::new(vec![("numbers".into(), numbers), ("objects".into(), objects)]).expect("a schema");
+    let mut encoder = features.encoder();
+    let records: Vec<Vec<u8>> = (0..2000i64)
+        .map(|row| {
+            let list = |length: i64| Value::List((0..length).map(|at| Value::Int(at * row % 1000)).collect());
+            let object = |at: i64| {
+                Value::Dict(vec![
+                    ("box".into(), Value::List(vec![Value::Float(0.5); 4])),
+                    ("name".into(), Value::Bytes(format!("object {at}").into())),
+                ])
+            };
+            let values = [
+                (
+                    "numbers",
+                    Value::List((0..10).map(|at| list((row + at) % 20)).collect()),
+                ),
+                ("objects", Value::List((0..row % 16).map(object).collect())),
+            ];
+            let mut record = Vec::new();
+            encoder.encode(&values, &mut record).expect("values fit");
+            record
+        })
+        .collect();
+    rows("decode nested, 95 + 38 values", &features, &records);
+}
+
 /// Encoded images of the shards in a folder, by name of the dataset's folder.
 fn stored_images(folder: &std::path::Path, found: &mut Vec<(String, Vec<Vec<u8>>)>) {
     let Ok(entries) = std::fs::read_dir(folder) else {
@@ -284,7 +410,10 @@ fn main() {
     png("png 32x32x3 noisy", &colour, &noisy, None);
     png("png 28x28x1 strokes", &grey, &pictures(1, &grey, 2000), None);
     cifar(&noisy);
+    raw_pixels(&noisy);
     tokens();
+    text_rows();
+    nested_rows();
     if let Some(folder) = std::env::args().skip(1).find(|arg| !arg.starts_with('-')) {
         let mut found = Vec::new();
         stored_images(std::path::Path::new(&folder), &mut found);

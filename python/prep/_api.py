@@ -90,7 +90,7 @@ def load(
         num_threads: That read and decode; 0: in the caller's. Default: one per core.
         prefetch: Batches made ahead. Default: two a thread.
         prefetch_bytes: A limit beside that. Default: 256 MiB.
-        columns: Features to deliver. Default: all.
+        columns: Features to deliver; `a/b` is the feature `b` nested in `a`. Default: all.
         decode: Whether images become pixels; else they stay PNG or JPEG bytes.
         catalog: Folder or URL; default `$PREP_CATALOG`, else a folder under `$PREP_HOME`.
         state: Where to go on: what `Loader.state()` gave.

@@ -20,7 +20,8 @@ class ArraySpec(NamedTuple):
     dtype: numpy.dtype
 
 
-# A dict of arrays; byte strings and text are object arrays of `bytes`, features whose shape varies are lists of arrays.
+# A dict of arrays; byte strings and text are object arrays of `bytes`, features whose shape varies are lists of arrays, sequences in
+# sequences lists of lists of them. Nested features are dicts again. An optional feature is a masked array, or has `None` in its list.
 Batch = Dict[str, Any]
-# A dict of arrays, NumPy scalars and `bytes`.
+# A dict of arrays, NumPy scalars and `bytes`, of lists and dicts of them; `None` for an optional feature that is missing.
 Element = Dict[str, Any]

@@ -1,7 +1,8 @@
 //! Lists of integers to elements of the declared type.
 //!
-//! Varints of one and two bytes are what nearly all values are, and 8 of one byte at a time are what many lists are.
+//! Varints of one and two bytes are what nearly all values are: `uint8` has a way of its own for them.
 
+use crate::example::varint::{count_packed, decode_packed};
 use crate::example::wire;
 use crate::value::DType;
 use crate::{Error, Result};
@@ -48,18 +49,21 @@ fn append_sized<const N: usize>(list: &[u8], dtype: DType, out: &mut Vec<u8>) ->
     }
 }
 
-/// The contents of a list of one packed field, as all writers make it.
+/// The contents of a list of one field, as all writers make those of numbers.
 #[inline]
-fn packed_only(list: &[u8]) -> Option<&[u8]> {
-    let (&0x0a, rest) = list.split_first()? else {
-        return None;
+pub(super) fn packed_only(list: &[u8]) -> Option<&[u8]> {
+    let (length, packed) = match list {
+        [0x0a, length, packed @ ..] if *length < 0x80 => (usize::from(*length), packed),
+        [0x0a, low, high, packed @ ..] if *high < 0x80 => {
+            (usize::from(*low & 0x7f) | usize::from(*high) << 7, packed)
+        }
+        [0x0a, rest @ ..] => {
+            let (length, header) = wire::long_varint(rest).ok()?;
+            (usize::try_from(length).ok()?, rest.get(header..)?)
+        }
+        _ => return None,
     };
-    let (length, header) = match *rest {
-        [length, ..] if length < 0x80 => (u64::from(length), 1),
-        _ => wire::long_varint(rest).ok()?,
-    };
-    let packed = rest.get(header..)?;
-    (packed.len() as u64 == length).then_some(packed)
+    (packed.len() == length).then_some(packed)
 }
 
 #[cold]
@@ -99,76 +103,29 @@ fn append_bytes(packed: &[u8], out: &mut Vec<u8>) -> bool {
 
 /// Appends any packed varints.
 fn append_packed<const N: usize>(packed: &[u8], dtype: DType, out: &mut Vec<u8>) -> Result<()> {
-    const CONTINUES: u64 = 0x8080_8080_8080_8080;
     let (least, greatest) = dtype.stored_range();
-    // Each varint has one byte without the upper bit.
-    let count = packed.iter().filter(|&&byte| byte < 0x80).count();
     let start = out.len();
-    out.resize(start + count * N, 0);
-    let mut values = out[start..].as_chunks_mut::<N>().0;
-    let mut rest = packed;
+    out.resize(start + count_packed(packed)? * N, 0);
+    let values = out[start..].as_chunks_mut::<N>().0;
     let mut outside = false;
-    while let Some((word, after)) = rest.split_first_chunk::<8>() {
-        let word = u64::from_le_bytes(*word);
-        let ends = !word & CONTINUES;
-        if ends == CONTINUES {
-            let Some((eight, others)) = std::mem::take(&mut values).split_first_chunk_mut::<8>() else {
-                break;
-            };
-            for (value, byte) in eight.iter_mut().zip(word.to_le_bytes()) {
-                *value = narrow::<N>(u64::from(byte));
-                outside |= i64::from(byte) > greatest;
-            }
-            values = others;
-            rest = after;
-            continue;
-        }
-        let (bits, length) = if ends == 0 {
-            let (bits, length) = wire::long_varint(rest)?;
-            (bits, length)
-        } else {
-            // Bits up to and with the last byte of the first varint, then its groups of seven moved together.
-            let length = ends.trailing_zeros() as usize / 8 + 1;
-            let bits = word & (u64::MAX >> (64 - 8 * length)) & !CONTINUES;
-            let bits = (bits & 0x007f_007f_007f_007f) | ((bits & 0x7f00_7f00_7f00_7f00) >> 1);
-            let bits = (bits & 0x0000_3fff_0000_3fff) | ((bits & 0x3fff_0000_3fff_0000) >> 2);
-            let bits = (bits & 0x0000_0000_0fff_ffff) | ((bits & 0x0fff_ffff_0000_0000) >> 4);
-            (bits, length)
-        };
-        let Some((first, others)) = std::mem::take(&mut values).split_first_mut() else {
-            break;
-        };
+    decode_packed(packed, values, |bits| {
         let value = bits.cast_signed();
         outside |= value < least || value > greatest;
-        *first = narrow::<N>(bits);
-        values = others;
-        rest = &rest[length..];
+        narrow(bits)
+    });
+    if !outside {
+        return Ok(());
     }
-    while !rest.is_empty() {
-        let (bits, length) = wire::long_varint(rest)?;
-        let Some((first, others)) = std::mem::take(&mut values).split_first_mut() else {
-            break;
-        };
+    // Once more, to say which.
+    let mut rest = packed;
+    while let Ok((bits, length)) = wire::long_varint(rest) {
         let value = bits.cast_signed();
-        outside |= value < least || value > greatest;
-        *first = narrow::<N>(bits);
-        values = others;
+        if value < least || value > greatest {
+            return Err(does_not_fit(value, dtype));
+        }
         rest = &rest[length..];
     }
-    if outside {
-        // Once more, to say which.
-        let mut found = None;
-        let mut rest = packed;
-        while let Ok((bits, length)) = wire::long_varint(rest) {
-            let value = bits.cast_signed();
-            if value < least || value > greatest {
-                found.get_or_insert(value);
-            }
-            rest = &rest[length..];
-        }
-        return Err(does_not_fit(found.unwrap_or_default(), dtype));
-    }
-    Ok(())
+    Err(does_not_fit(0, dtype))
 }
 
 /// The lower `N` bytes.

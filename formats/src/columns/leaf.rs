@@ -545,6 +545,14 @@ fn decode_strings(
 ) -> Result<usize> {
     let most = wanted.map(|rows| rows * each);
     expect(list, Kind::Bytes, most.is_none_or(|most| most == 0))?;
+    if most == Some(1)
+        && let Some(bytes) = integers::packed_only(list.bytes)
+    {
+        // One string and nothing else: its field is of the form of a packed one.
+        data.extend_from_slice(bytes);
+        offsets.push(data.len() as u64);
+        return Ok(1);
+    }
     let mut found = 0usize;
     wire::each_bytes(list.bytes, |bytes| {
         found += 1;
@@ -562,6 +570,13 @@ fn numbers(list: List<'_>, dtype: DType, may_be_empty: bool, out: &mut Vec<u8>) 
     match dtype.class() {
         Class::Float => {
             expect(list, Kind::Float, may_be_empty)?;
+            if dtype == DType::Float32
+                && let Some(packed) = integers::packed_only(list.bytes)
+                && packed.len().is_multiple_of(4)
+            {
+                out.extend_from_slice(packed);
+                return Ok(());
+            }
             wire::each_float_run(list.bytes, |run| match dtype {
                 DType::Float32 => out.extend_from_slice(run.as_flattened()),
                 DType::Float64 => out.extend(

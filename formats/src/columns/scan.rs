@@ -104,7 +104,7 @@ impl Scanner {
             }
             let name = &record[name..name_end];
             let guess = self.next[last] as usize;
-            let id = if self.names.get(guess).is_some_and(|other| **other == *name) {
+            let id = if self.names.get(guess).is_some_and(|other| same(other, name)) {
                 Some(guess)
             } else {
                 match self.find(name) {
@@ -181,6 +181,27 @@ impl Scanner {
         }
         Ok(whole)
     }
+}
+
+/// Whether two names are equal; short ones without a call.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    if let (Some(a_first), Some(b_first), Some(a_last), Some(b_last)) = (
+        a.first_chunk::<4>(),
+        b.first_chunk::<4>(),
+        a.last_chunk::<4>(),
+        b.last_chunk::<4>(),
+    ) && a.len() <= 8
+    {
+        return a_first == b_first && a_last == b_last;
+    }
+    if a.len() < 4 {
+        return a.iter().zip(b).all(|(a, b)| a == b);
+    }
+    a == b
 }
 
 /// A field of bytes with this tag at `at`: where its contents begin and end, not beyond `limit`.

@@ -348,12 +348,10 @@ proptest! {
         // A row that fails leaves nothing behind.
         let before = format!("{batch:?}");
         let record = &rows[0].1;
-        for cut in 0..record.len().min(40) {
-            if decoder.push(&record[..record.len() - 1 - cut], &mut batch).is_err() {
-                prop_assert_eq!(format!("{:?}", &batch), before.as_str());
-            } else {
-                prop_assert!(false, "a record that is cut is read");
-            }
+        // Without any byte it is an example without features, which may be one.
+        for length in (1..record.len()).rev().take(40) {
+            prop_assert!(decoder.push(&record[..length], &mut batch).is_err(), "a record that is cut is read");
+            prop_assert_eq!(format!("{:?}", &batch), before.as_str());
         }
         decoder.clear(&mut batch);
         for (_, record) in &rows {
