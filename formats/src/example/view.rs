@@ -90,7 +90,7 @@ pub(super) struct Named<'a, T> {
     /// Names ascended so far, so that none can have come before.
     sorted: bool,
     /// Where each name stands, once there are many and they do not ascend.
-    places: HashMap<&'a str, usize>,
+    places: Option<HashMap<&'a str, usize>>,
 }
 
 impl<T> Default for Named<'_, T> {
@@ -98,7 +98,7 @@ impl<T> Default for Named<'_, T> {
         Self {
             values: Vec::new(),
             sorted: true,
-            places: HashMap::new(),
+            places: None,
         }
     }
 }
@@ -114,16 +114,13 @@ impl<'a, T> Named<'a, T> {
         } else if self.values.len() < Self::FEW {
             self.values.iter().position(|(other, _)| *other == name)
         } else {
-            if self.places.is_empty() {
-                let places = self
-                    .values
-                    .iter()
-                    .enumerate()
-                    .map(|(place, (name, _))| (*name, place));
-                self.places = places.collect();
-            }
-            let next = self.values.len();
-            let place = *self.places.entry(name).or_insert(next);
+            let values = &self.values;
+            let places = self.places.get_or_insert_with(|| {
+                let places = values.iter().enumerate();
+                places.map(|(place, (name, _))| (*name, place)).collect()
+            });
+            let next = values.len();
+            let place = *places.entry(name).or_insert(next);
             (place < next).then_some(place)
         };
         match before {
@@ -256,9 +253,13 @@ impl Int64List<'_> {
 
     /// Appends the integers to `values`; the quickest way when there are many.
     pub fn append_to(&self, values: &mut Vec<i64>) {
+        // Checked when the view was made.
+        if self.parts.rest.is_empty() {
+            let _ = wire::append_counted_int64(self.parts.first, self.len, values);
+            return;
+        }
         values.reserve(self.len);
         for part in self.parts.iter() {
-            // Checked when the view was made.
             let _ = wire::append_int64(part, values);
         }
     }

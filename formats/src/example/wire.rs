@@ -434,6 +434,22 @@ pub(crate) fn count_int64(list: &[u8]) -> Result<usize> {
     Ok(count)
 }
 
+/// Appends the values of an `Int64List`, of which there are `count` by [`count_int64`].
+#[inline]
+pub(crate) fn append_counted_int64(list: &[u8], count: usize, values: &mut Vec<i64>) -> Result<()> {
+    // One packed field, as all writers make it: it need not be counted again.
+    let mut fields = Fields::new(list);
+    if let Some((1, Field::Bytes(packed))) = fields.next()?
+        && fields.rest.is_empty()
+    {
+        let start = values.len();
+        values.resize(start + count, 0);
+        decode_packed(packed, &mut values[start..], u64::cast_signed);
+        return Ok(());
+    }
+    append_int64(list, values)
+}
+
 /// Appends the values of an `Int64List`.
 #[inline]
 pub(crate) fn append_int64(list: &[u8], values: &mut Vec<i64>) -> Result<()> {
