@@ -315,7 +315,12 @@ impl Compressor {
             }
             Encoder::Snappy(encoder) => {
                 let bound = match snap::raw::max_compress_len(bytes.len()) {
-                    0 => return Err(format!("{} bytes are more than snappy can take", bytes.len())),
+                    0 => {
+                        return Err(format!(
+                            "{} bytes are more than snappy takes; use a smaller `group_size`, or `zstd`",
+                            bytes.len()
+                        ));
+                    }
                     bound => bound,
                 };
                 resize(&mut self.frame, bound)?;
