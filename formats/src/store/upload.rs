@@ -214,6 +214,11 @@ impl Upload {
 impl Write for Upload {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.check()?;
+        if self.num_parts > 0 && self.part.is_empty() {
+            // The object is a large one, and this part will be full.
+            let reserved = self.part.try_reserve_exact(self.part_bytes);
+            reserved.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        }
         let count = bytes.len().min(self.part_bytes - self.part.len());
         self.part.extend_from_slice(&bytes[..count]);
         if self.part.len() == self.part_bytes {
@@ -879,6 +884,23 @@ mod tests {
             upload.finish().unwrap();
             assert_eq!(bytes_of(&store.store).unwrap(), vec![1; length]);
         }
+    }
+
+    #[test]
+    fn a_child_process_is_told_that_the_thread_stayed_behind() {
+        let (store, counts) = counting(InMemory::new(), Fault::None);
+        let mut upload = upload(&store, Existing::Replace);
+        upload.write_all(&[1; 100]).unwrap();
+        let transfer = upload.transfer.as_mut().unwrap();
+        let process = std::mem::replace(&mut transfer.process, 0);
+        let error = transfer.send(Bytes::from_static(b"part")).unwrap_err();
+        assert!(error.to_string().contains("forked"), "{error}");
+        // Back in the parent.
+        transfer.process = process;
+        upload.write_all(&[1; 50]).unwrap();
+        upload.finish().unwrap();
+        assert_eq!(bytes_of(&store.store).unwrap(), [1; 150]);
+        assert_eq!(counts.parts.load(SeqCst), 2);
     }
 
     #[test]
