@@ -317,7 +317,7 @@ impl Leaf {
                             data.extend_from_slice(packed);
                         }
                         let bytes = data.len() - before;
-                        if bytes % dtype.num_bytes() != 0 {
+                        if !bytes.is_multiple_of(dtype.num_bytes()) {
                             return Err(Error::damaged(format!(
                                 "{bytes} bytes, wanted a multiple of {} for {dtype}",
                                 dtype.num_bytes()

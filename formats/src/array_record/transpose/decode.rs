@@ -303,7 +303,7 @@ impl Run<'_> {
                 Op::SubmessageStart => self.close_submessage()?,
                 Op::MessageStart => self.finish_record()?,
                 Op::NonProto => self.put_non_proto(&node)?,
-                Op::NoOp => {
+                Op::Nothing => {
                     no_ops -= 1;
                     if no_ops == 0 {
                         return damaged("the nodes do not lead to a field");

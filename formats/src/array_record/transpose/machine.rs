@@ -16,8 +16,8 @@ const MAX_HEADER_RATIO: u64 = 64;
 /// What a node does. Everything is written from the end to the begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
-    /// Nothing: a stop on the way to a far node.
-    NoOp,
+    /// A stop on the way to a far node.
+    Nothing,
     /// Writes the tag: of a group, or with the value of a short varint behind it.
     Tag,
     /// Writes `value_size` bytes of the buffer as a varint of at most 8 bytes, and the tag.
@@ -366,7 +366,7 @@ impl Machine {
             Ok(node)
         };
         let op = match tag {
-            message_id::NO_OP => Op::NoOp,
+            message_id::NO_OP => Op::Nothing,
             message_id::NON_PROTO => {
                 self.has_non_proto = true;
                 return buffer(Node::new(Op::NonProto));

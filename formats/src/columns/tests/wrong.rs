@@ -380,7 +380,8 @@ fn lists_that_do_not_fit_together_are_named() {
         feature: Box::new(Feature::sequence(scalar())),
         length: Some(3),
     };
-    let cases: Vec<(Feature, Vec<(&str, FeatureList)>, &str)> = vec![
+    type Case = (Feature, Vec<(&'static str, FeatureList)>, &'static str);
+    let cases: Vec<Case> = vec![
         (
             ragged(),
             vec![flat(&[1, 2, 3]), lengths(&[2, 2])],
