@@ -65,8 +65,9 @@ def load(
     {'id': ((16,), 'object'), 'image': ((16, 32, 32, 3), 'uint8'), 'label': ((16,), 'int64')}
 
     Features of one shape are arrays with the batch as first dimension; byte strings and text are object arrays of `bytes`; features
-    whose shape varies from row to row are lists of arrays. An array may be kept and written to: its memory goes back to the loader
-    when the last array of the batch is gone.
+    whose shape varies from row to row are lists of arrays, sequences in sequences lists of lists of them; features that may be missing
+    are masked arrays, or `None` in the list; features in features are dicts. An array may be kept and written to: its memory goes back to
+    the loader when the last array of the batch is gone.
 
     The stream depends on dataset, split, seed and order only: not on threads, prefetch or the number of hosts, which deal the rows of
     one global stream between them. Going on from a state gives the batches that would have followed:
