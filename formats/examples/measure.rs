@@ -122,27 +122,18 @@ fn sum(records: &[Vec<u8>]) -> u64 {
     records.iter().map(|record| weight(record)).sum()
 }
 
-/// Random batches of records, each appended to `buffer` by `read`, which starts with an empty one.
+/// Random batches of records: `read` delivers those at a list of indices, then shows them one by one.
 fn random(
     seconds: f64,
     n: u64,
-    mut read: impl FnMut(&[u64], &mut Vec<u8>, &mut Vec<usize>) -> Result<()>,
+    mut read: impl FnMut(&[u64], &mut dyn FnMut(&[u8])) -> Result<()>,
 ) -> Result<()> {
-    let mut k = 0;
-    let (mut indices, mut buffer, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut k, mut indices) = (0, Vec::new());
     let mut batch = move |visit: &mut dyn FnMut(&[u8])| -> Result<()> {
         indices.clear();
-        buffer.clear();
-        ends.clear();
         indices.extend((k..k + BATCH as u64).map(|k| index_of(k, n)));
         k += BATCH as u64;
-        read(&indices, &mut buffer, &mut ends)?;
-        let mut start = 0;
-        for &end in &ends {
-            visit(&buffer[start..end]);
-            start = end;
-        }
-        Ok(())
+        read(&indices, visit)
     };
     let mut checksum = 0;
     for _ in 0..CHECKED {
@@ -153,6 +144,33 @@ fn random(
         batch(&mut |record| done.add(record))?;
         Ok(done)
     })
+}
+
+/// Records one after the other in one buffer.
+#[derive(Default)]
+struct Joined {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Joined {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    fn push(&mut self, record: &[u8]) {
+        self.bytes.extend_from_slice(record);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(&[u8])) {
+        let mut start = 0;
+        for &end in &self.ends {
+            visit(&self.bytes[start..end]);
+            start = end;
+        }
+    }
 }
 
 fn write(records: &[Vec<u8>], path: &str, options: &WriteOptions) -> Result<()> {
@@ -239,14 +257,16 @@ fn run(what: &str, arguments: &[String], seconds: f64) -> Result<()> {
         "random" => {
             let reader = Reader::open(path)?;
             let mut scratch = Scratch::default();
-            random(seconds, reader.num_records(), |indices, buffer, ends| {
+            let mut batch = Joined::default();
+            random(seconds, reader.num_records(), |indices, visit| {
+                batch.clear();
                 for (number, &index) in indices.iter().enumerate() {
                     if let Some(&later) = indices.get(number + AHEAD) {
                         reader.prefetch(later);
                     }
-                    buffer.extend_from_slice(reader.record(index, &mut scratch)?);
-                    ends.push(buffer.len());
+                    batch.push(reader.record(index, &mut scratch)?);
                 }
+                batch.visit(visit);
                 Ok(())
             })
         }
@@ -429,11 +449,13 @@ fn floor(what: &str, records: &[Vec<u8>], arguments: &[String], seconds: f64) ->
     }
     match what {
         "floor-copy" => {
-            let mut buffer = Vec::with_capacity(4096 * records.iter().map(Vec::len).max().unwrap_or(0));
+            // Runs of some MB, as a reader in batches has them.
+            let run = (4 << 20) / (joined.len() / records.len().max(1)).max(1) + 1;
+            let mut buffer = Vec::with_capacity(8 << 20);
             measure(seconds, sum(records), || {
-                for run in places.chunks(4096) {
+                for places in places.chunks(run) {
                     buffer.clear();
-                    for place in run {
+                    for place in places {
                         buffer.extend_from_slice(&joined[place.clone()]);
                     }
                     std::hint::black_box(&buffer);
@@ -441,13 +463,17 @@ fn floor(what: &str, records: &[Vec<u8>], arguments: &[String], seconds: f64) ->
                 Ok(all)
             })
         }
-        "floor-copy-random" => random(seconds, records.len() as u64, |indices, buffer, ends| {
-            for &index in indices {
-                buffer.extend_from_slice(&joined[places[index as usize].clone()]);
-                ends.push(buffer.len());
-            }
-            Ok(())
-        }),
+        "floor-copy-random" => {
+            let mut batch = Joined::default();
+            random(seconds, records.len() as u64, |indices, visit| {
+                batch.clear();
+                for &index in indices {
+                    batch.push(&joined[places[index as usize].clone()]);
+                }
+                batch.visit(visit);
+                Ok(())
+            })
+        }
         "floor-hash" => measure(seconds, sum(records), || {
             for place in &places {
                 let hasher = HighwayHasher::new(Key([1, 2, 3, 4]));
