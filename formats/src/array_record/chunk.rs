@@ -9,7 +9,7 @@ use crate::store::ReadAt;
 use crate::{Error, Position};
 
 /// A window up to this size is read from an unmapped source at once; of a larger one first the header.
-const SMALL_WINDOW: u64 = 1 << 20;
+pub(super) const SMALL_WINDOW: u64 = 1 << 20;
 /// Most bytes that a varint takes.
 const MAX_VARINT_BYTES: u64 = 10;
 
@@ -119,6 +119,43 @@ impl Located {
         window.get(start..start + self.header.data_size as usize)
     }
 
+    /// Where a byte of the data lies in the file, block headers counted.
+    fn position_of(&self, byte: u64) -> u64 {
+        let in_first = BLOCK - self.data_begin % BLOCK;
+        if byte < in_first {
+            return self.data_begin + byte;
+        }
+        let (blocks, within) = (
+            (byte - in_first) / (BLOCK - BLOCK_HEADER),
+            (byte - in_first) % (BLOCK - BLOCK_HEADER),
+        );
+        self.data_begin + in_first + blocks * BLOCK + BLOCK_HEADER + within
+    }
+
+    /// A part of the data where it lies in one piece in `window`, which may end before the chunk does.
+    pub(super) fn peek<'w>(&self, window: &'w [u8], begin: u64, length: usize) -> Option<&'w [u8]> {
+        let start = self.position_of(begin);
+        if start % BLOCK + length as u64 > BLOCK {
+            return None;
+        }
+        let start = (start - self.begin) as usize;
+        window.get(start..start.checked_add(length)?)
+    }
+
+    /// Reads a part of the data, which must be inside, from a source; their hash is not looked at.
+    pub(super) fn read_part(&self, source: &dyn ReadAt, begin: u64, output: &mut [u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < output.len() {
+            let position = self.position_of(begin + done as u64);
+            let step = (output.len() - done).min((BLOCK - position % BLOCK) as usize);
+            source
+                .read_at(position, &mut output[done..done + step])
+                .map_err(Fault::Source)?;
+            done += step;
+        }
+        Ok(())
+    }
+
     /// Copies the data out of the same window, leaving block headers out.
     pub(super) fn gather(&self, window: &[u8], output: &mut Vec<u8>) -> Result<(), Fault> {
         output.clear();
@@ -202,6 +239,14 @@ impl Decoded {
     pub(super) fn range(&self, record: usize) -> std::ops::Range<usize> {
         let start = if record == 0 { 0 } else { self.ends[record - 1] };
         start..self.ends[record]
+    }
+
+    /// The joined records of a chunk just decoded from `data`.
+    pub(super) fn joined<'a>(&'a self, values: Values, data: &'a [u8]) -> &'a [u8] {
+        match values {
+            Values::InData(start) => &data[start..],
+            Values::Decompressed => &self.values,
+        }
     }
 
     /// Decodes a chunk whose data hash is right. `max_values` bounds the memory for the records.

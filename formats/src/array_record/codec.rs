@@ -106,6 +106,9 @@ impl Decompressor {
     }
 
     fn unzstd(&mut self, compressed: &[u8], size: usize, output: &mut Vec<u8>) -> Result<(), String> {
+        if let Some(bytes) = tiny_frame(compressed) {
+            return copy(bytes, size, output);
+        }
         output.clear();
         output
             .try_reserve_exact(size)
@@ -347,6 +350,17 @@ fn put_tiny_frame(bytes: &[u8], output: &mut Vec<u8>) {
     output.extend_from_slice(bytes);
 }
 
+/// The bytes in a frame like those of [`put_tiny_frame`]; a call of zstd for the sizes of a chunk of one record takes longer than hashing it.
+#[inline]
+fn tiny_frame(frame: &[u8]) -> Option<&[u8]> {
+    let (&[0x28, 0xb5, 0x2f, 0xfd, 0x20, length, block, 0, 0], bytes) = frame.split_first_chunk::<9>()?
+    else {
+        return None;
+    };
+    let is_raw = usize::from(length) == bytes.len() && bytes.len() <= 31 && block == length << 3 | 1;
+    is_raw.then_some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -383,6 +397,9 @@ mod tests {
                         let mut frame = Vec::with_capacity(100);
                         context.compress2(&mut frame, &bytes).unwrap();
                         assert_eq!(tiny, frame, "{length} bytes at level {level}");
+                        assert_eq!(tiny_frame(&frame), Some(&bytes[..]));
+                        assert_eq!(tiny_frame(&frame[..frame.len() - 1]), None);
+                        assert_eq!(tiny_frame(&[&frame[..], &[0]].concat()), None);
                     }
                 }
             }

@@ -94,6 +94,42 @@ fn files_of_googles_writer_read_equal_in_order_and_at_random() {
 }
 
 #[test]
+fn lists_scans_and_streams_of_googles_files_give_the_same() {
+    use crate::array_record::{RecordBatch, ScanOptions, StreamOptions, StreamReader};
+    let manifest = manifest();
+    let (mut batch, mut scratch) = (RecordBatch::default(), Scratch::default());
+    for file in manifest["files"].as_array().unwrap() {
+        let name = file["file"].as_str().unwrap();
+        let bytes = bytes_of(name);
+        let reader = reader_of(name, bytes.clone()).unwrap();
+        let records = records_of(&reader).unwrap();
+        let backwards: Vec<u64> = (0..reader.num_records()).rev().collect();
+        reader.read(&backwards, &mut batch, &mut scratch).unwrap();
+        assert!(batch.iter().eq(records.iter().rev()), "{name}");
+        reader.read_parallel(&backwards, &mut batch, 2).unwrap();
+        assert!(batch.iter().eq(records.iter().rev()), "{name}");
+        let mut next = 0;
+        let scan = reader.scan(ScanOptions::default().num_threads(2).batch_bytes(5000));
+        scan.unwrap()
+            .for_each(|index, record| {
+                assert_eq!(record, records[index as usize], "{name}");
+                next += 1;
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(next, records.len());
+        let mut stream = StreamReader::new(&bytes[..], name, StreamOptions::default());
+        let mut count = 0;
+        while let Some(record) = stream.next().unwrap() {
+            assert_eq!(record, records[count], "{name}");
+            count += 1;
+        }
+        assert_eq!(count, records.len(), "{name}");
+        assert_eq!(stream.writer_options(), Some(reader.writer_options()), "{name}");
+    }
+}
+
+#[test]
 fn mapped_positioned_and_memory_sources_read_the_same() {
     let folder = tempfile::tempdir().unwrap();
     for name in [

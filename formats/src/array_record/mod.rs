@@ -6,7 +6,8 @@
 //!                                                             `- in the last 64 KiB: where the footer begins
 //! ```
 //!
-//! [`Reader`] finds any record through the footer in constant time, and checks every hash on the way. [`Writer`] gives, for uncompressed
+//! [`Reader`] finds any record through the footer in constant time, and checks every hash on the way; [`StreamReader`] reads a pipe, or a
+//! file whose end is missing, front to back. [`Writer`] gives, for uncompressed
 //! options, byte for byte the file that Google's writer gives, encodes chunks by threads, and writes to any sink; [`Writer::create`] to a file or
 //! object that appears whole or not at all. [`verify`] looks at every byte of a file and lists the
 //! records lost. [`salvage`] rebuilds a readable file from a damaged one.
@@ -43,6 +44,7 @@ mod options;
 mod pool;
 mod reader;
 mod salvage;
+mod stream;
 #[doc(hidden)]
 pub mod testing;
 mod transpose;
@@ -54,8 +56,9 @@ mod golden;
 
 pub use layout::ChunkType;
 pub use options::{Compression, WriteOptions};
-pub use reader::{ChunkInfo, Reader, Scratch};
+pub use reader::{ChunkInfo, Reader, RecordBatch, Scan, ScanOptions, Scratch};
 pub use salvage::{Harmless, Kept, Lost, Salvage, salvage};
+pub use stream::{StreamOptions, StreamReader};
 pub use verify::{Damage, Verification, VerifyOptions, verify, verify_with};
 pub use writer::Writer;
 

@@ -126,7 +126,7 @@ pub fn verify_with(
     walk.between(FIRST_CHUNK, first, 0, &mut note)?;
     for chunk in 0..reader.num_chunks() {
         let records = reader.chunk_records(chunk)?;
-        let (begin, limit) = (reader.chunk_offset(chunk)?, reader.limit(chunk));
+        let (begin, limit) = (reader.chunk_offset(chunk)?, reader.limit(chunk)?);
         let after = records.end;
         progress(begin);
         let what = format!("chunk {chunk} with records {}..{}", records.start, records.end);

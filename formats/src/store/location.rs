@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use crate::{Error, Position, Result};
 
-/// URL schemes of object stores and web servers: understood as names, not readable yet.
-const REMOTE_SCHEMES: [&str; 8] = ["http", "https", "s3", "s3a", "gs", "az", "abfs", "abfss"];
+/// URL schemes of object stores and web servers.
+const REMOTE_SCHEMES: [&str; 9] = [
+    "http", "https", "s3", "s3a", "gs", "az", "abfs", "abfss", "memory",
+];
 
 /// A place that holds bytes or a folder of them: a local path or an object URL.
 ///
@@ -96,8 +98,7 @@ impl Location {
                 path: self.text.clone(),
                 ..Position::default()
             },
-            reason: "this version reads and writes local files only; copy it to a local folder, or mount the store, and give that path"
-                .into(),
+            reason: "a local path is wanted here; copy it to a local folder, or mount the store, and give that path".into(),
         })
     }
 
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn remote_urls_are_names_that_cannot_be_opened() {
+    fn remote_urls_are_no_paths() {
         for text in ["s3://bucket/x", "https://host/x", "gs://b", "az://b/c"] {
             let location = Location::parse(text).unwrap();
             assert_eq!(location.as_path(), None);

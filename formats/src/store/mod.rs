@@ -14,6 +14,7 @@ mod atomic;
 mod location;
 mod lock;
 mod object;
+mod object_file;
 mod output;
 mod read_at;
 mod upload;
@@ -24,6 +25,7 @@ pub use atomic::{
 pub use location::Location;
 pub use lock::FileLock;
 pub use object::{block_on, object_store};
+pub use object_file::ObjectFile;
 pub use output::{Output, unfinished};
-pub use read_at::{MappedFile, MemoryFile, PositionedFile, ReadAt, open};
+pub use read_at::{MappedFile, MemoryFile, Part, PositionedFile, ReadAt, open, open_lazy};
 pub use upload::{Upload, UploadOptions};

@@ -1,30 +1,126 @@
 //! Object stores, and waiting for them from code that is not async.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use object_store::ObjectStore;
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
+use object_store::{ClientOptions, ObjectStore};
+use url::Url;
 
 use crate::store::Location;
-use crate::{Error, Result};
+use crate::{Error, Position, Result};
+
+/// Stores of other machines that this process uses, by scheme and host: they share connections.
+struct Stores {
+    process: u32,
+    by_host: HashMap<String, Arc<dyn ObjectStore>>,
+}
+
+static STORES: Mutex<Option<Stores>> = Mutex::new(None);
 
 /// The store that holds `location`, and the path in it.
 ///
 /// Local folders need not exist: putting creates them, listing finds nothing. `PutMode::Create` is put-if-absent.
 ///
+/// | URL | store | credentials and endpoint |
+/// |---|---|---|
+/// | `s3://BUCKET/KEY`, `s3a://` | Amazon S3 and what speaks its protocol | `AWS_*` variables, such as `AWS_ENDPOINT_URL`; instance metadata |
+/// | `gs://BUCKET/KEY` | Google Cloud Storage | `GOOGLE_*` variables, application default credentials |
+/// | `az://CONTAINER/KEY`, `abfs://`, `abfss://` | Azure Blob Storage | `AZURE_*` variables |
+/// | `http://HOST/PATH`, `https://` | a web server (or WebDAV) | none; the URL has no query |
+/// | `memory:///PATH` | this process's memory, for tests | |
+///
+/// Stores of other machines are kept for the life of the process, one a host, and made anew in a process that was forked.
+///
 /// # Errors
 ///
-/// [`Error::Unsupported`] for URLs of other machines, [`Error::Invalid`] for a path that an object store cannot name.
+/// [`Error::Invalid`] for a path that an object store cannot name and a URL that is none, or for settings in the environment that its
+/// store refuses. No request is made.
 pub fn object_store(location: &Location) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
-    let path = location.local_path()?;
-    let absolute = std::path::absolute(path).map_err(Error::io(path, "resolve"))?;
+    let Some(path) = location.as_path() else {
+        return remote(&location.to_string());
+    };
+    let absolute = std::path::absolute(&path).map_err(Error::io(&path, "resolve"))?;
     let object_path = ObjectPath::from_absolute_path(&absolute)
         .map_err(|error| Error::Invalid(format!("`{location}` cannot be used as a store: {error}")))?;
     Ok((Arc::new(LocalFileSystem::new().with_fsync(true)), object_path))
+}
+
+fn remote(text: &str) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
+    let invalid = |reason: String| Error::Invalid(format!("`{text}` cannot be used as a store: {reason}"));
+    let url = Url::parse(text).map_err(|error| invalid(error.to_string()))?;
+    if url.query().is_some() {
+        return Err(Error::Unsupported {
+            at: Position {
+                path: text.to_string(),
+                ..Position::default()
+            },
+            reason: "a store's URL has no query (`?...`); download the file, or give it without".into(),
+        });
+    }
+    let path = ObjectPath::from_url_path(url.path()).map_err(|error| invalid(error.to_string()))?;
+    if url.scheme() == "memory" {
+        static MEMORY: OnceLock<Arc<InMemory>> = OnceLock::new();
+        return Ok((MEMORY.get_or_init(Arc::default).clone(), path));
+    }
+    let host = &url[..url::Position::BeforePath];
+    let process = std::process::id();
+    // A lock that another thread held while this process was forked stays locked: then the store is not shared.
+    let Ok(mut stores) = STORES.try_lock() else {
+        return Ok((
+            build(&url, host).map_err(|error| invalid(error.to_string()))?,
+            path,
+        ));
+    };
+    let stores = match &mut *stores {
+        Some(stores) if stores.process == process => stores,
+        other => {
+            // The parent's connections are not ours to close: its stores are left alone.
+            std::mem::forget(other.take());
+            other.insert(Stores {
+                process,
+                by_host: HashMap::new(),
+            })
+        }
+    };
+    if let Some(store) = stores.by_host.get(host) {
+        return Ok((store.clone(), path));
+    }
+    let store = build(&url, host).map_err(|error| invalid(error.to_string()))?;
+    stores.by_host.insert(host.to_string(), store.clone());
+    Ok((store, path))
+}
+
+fn build(url: &Url, host: &str) -> object_store::Result<Arc<dyn ObjectStore>> {
+    // The TLS of this workspace; another part of the program may have chosen before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let name = url.host_str().unwrap_or_default();
+    Ok(match url.scheme() {
+        "s3" | "s3a" => Arc::new(AmazonS3Builder::from_env().with_bucket_name(name).build()?),
+        "gs" => Arc::new(
+            GoogleCloudStorageBuilder::from_env()
+                .with_bucket_name(name)
+                .build()?,
+        ),
+        "az" | "abfs" | "abfss" => {
+            Arc::new(MicrosoftAzureBuilder::from_env().with_url(url.as_str()).build()?)
+        }
+        _ => Arc::new(
+            HttpBuilder::new()
+                .with_url(host)
+                .with_client_options(ClientOptions::new().with_allow_http(url.scheme() == "http"))
+                .build()?,
+        ),
+    })
 }
 
 /// One runtime of one process; never freed, as a process has one (a forked child leaves its parent's alone).
@@ -70,7 +166,7 @@ fn slot() -> &'static Slot {
         return slot;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
+        .enable_all()
         .thread_name("prep-store")
         // Local stores work on threads of their own, which would linger for 10 s; a process that reads keeps none.
         .thread_keep_alive(std::time::Duration::from_millis(100))
@@ -130,8 +226,32 @@ mod tests {
     }
 
     #[test]
-    fn other_machines_are_not_supported_yet() {
-        let location = Location::parse("s3://bucket/catalog").unwrap();
+    fn urls_lead_to_stores_without_a_request() {
+        for (url, path) in [
+            ("s3://bucket/a/b", "a/b"),
+            ("gs://bucket/a%20b", "a b"),
+            ("http://localhost:1/data/x", "data/x"),
+            ("https://host.example/x", "x"),
+            ("memory:///x/y", "x/y"),
+        ] {
+            let location = Location::parse(url).unwrap();
+            // Without credentials in the environment some stores build and others say what they miss.
+            match object_store(&location) {
+                Ok((store, found)) => {
+                    assert_eq!(found.as_ref(), path);
+                    let again = object_store(&location).unwrap().0;
+                    assert!(Arc::ptr_eq(&store, &again), "{url}");
+                }
+                Err(error) => {
+                    assert!(url.starts_with("gs:"), "{error}");
+                    assert!(
+                        matches!(&error, Error::Invalid(text) if text.contains(url)),
+                        "{error}"
+                    );
+                }
+            }
+        }
+        let location = Location::parse("https://host.example/x?token=1").unwrap();
         assert!(matches!(object_store(&location), Err(Error::Unsupported { .. })));
     }
 }
