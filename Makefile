@@ -22,7 +22,7 @@ export PREP_TFDS_FOLDER := $(CURDIR)/target/release/examples/tfds_folder
 
 export CARGO PYTHON
 
-.PHONY: fuzz help demo build release test test-rust test-interop test-docs test-all soak bench bench-formats bench-quick bench-programs bench-python wheel test-python fmt lint doc clean install
+.PHONY: fuzz test-compare help demo build release test test-rust test-interop test-docs test-all soak bench bench-formats bench-quick bench-programs bench-python wheel test-python fmt lint doc clean install
 .NOTPARALLEL:
 
 help: ## This list
@@ -79,7 +79,11 @@ test-python: wheel
 test-all: test ## test, and what needs gigabytes of packages: our golden files against TFDS's builders of today
 	@$(STEP) "Python packages into $(BENCH_VENV)" scripts/venv $(BENCH_VENV) bench/requirements.txt
 	@$(STEP) "golden files against TFDS" $(BENCH_VENV)/bin/python tests/golden/make_tfds_golden.py --check
+	@$(STEP) "TFRecord files beside the tfrecord crate" $(MAKE) --no-print-directory test-compare
 	@$(STEP) "a short benchmark" $(MAKE) --no-print-directory bench-quick
+
+test-compare: ## TFRecord files against the tfrecord crate, which stays out of our lockfile
+	CARGO_TARGET_DIR=$(CURDIR)/target $(CARGO) test --quiet --manifest-path tests/compare/Cargo.toml
 
 soak: release ## The long variants: more rounds of random interoperability cases and of the end-to-end tests, optimised
 	@$(STEP) "Python packages into $(VENV)" scripts/venv $(VENV) tests/interop/requirements.txt
