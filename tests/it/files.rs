@@ -103,8 +103,10 @@ fn cat_prints_what_was_written_whatever_the_format() {
             .run(arguments("cat", path, &["--records", "1..3", "--raw"]))
             .expect(0);
         assert_eq!(raw.stdout.as_bytes(), [1, 1, 2, 2, 2]);
-        for range in ["3..2", "3", "a..b", "0..21", "21.."] {
-            let run = prep.run(arguments("cat", path, &["--records", range])).expect(2);
+        for (range, code) in [("3..2", 2), ("3", 2), ("a..b", 2), ("0..21", 1), ("21..", 1)] {
+            let run = prep
+                .run(arguments("cat", path, &["--records", range]))
+                .expect(code);
             assert!(
                 run.stderr.contains(&format!("`--records {range}`")),
                 "{}",
@@ -520,5 +522,177 @@ fn trailing_bytes_of_a_tfrecord_are_reported() {
             .expect(3)
             .json();
         assert_eq!(lines.len(), 21);
+    }
+}
+
+#[test]
+fn cat_numbers_the_records_of_several_files_through() {
+    let (prep, folder) = (Prep::new(), temp_dir());
+    put(
+        folder.path(),
+        "x.array_record-00000-of-00002",
+        &array_record("uncompressed"),
+    );
+    put(
+        folder.path(),
+        "x.array_record-00001-of-00002",
+        &array_record("snappy,group_size:3"),
+    );
+    put(
+        folder.path(),
+        "y.tfrecord",
+        &tf_record(tfrecord::Compression::Zlib),
+    );
+    let both = format!("{}/x.array_record-*", folder.path().display());
+    let last = folder.path().join("y.tfrecord");
+    let run = |more: &[&str]| {
+        let mut words = vec!["cat", &both, last.to_str().unwrap(), "--json", "--digest"];
+        words.extend(more);
+        prep.run(words)
+    };
+    let lines = run(&[]).expect(0).json();
+    let indices: Vec<u64> = lines.iter().map(|line| line["index"].as_u64().unwrap()).collect();
+    assert_eq!(indices, (0..60).collect::<Vec<_>>());
+    for (index, line) in lines.iter().enumerate() {
+        assert_eq!(line["length"], index % 20 + 1);
+    }
+    for (range, expected) in [
+        ("18..23", 18..23),
+        ("39..", 39..60),
+        ("..1", 0..1),
+        ("41..43", 41..43),
+        ("60..", 60..60),
+    ] {
+        let found = run(&["--records", range]).expect(0).json();
+        assert_eq!(found, &lines[expected], "{range}");
+    }
+    let found = run(&["--records", "50..61"]).expect(1);
+    assert!(found.stderr.contains("has 60 records"), "{}", found.stderr);
+    // A dataset stands alone.
+    prep.run(["cat", &both, "mnist"]).expect(1);
+}
+
+#[test]
+fn cat_decodes_examples_by_the_schema_beside_the_file() {
+    let (prep, folder) = (Prep::new(), temp_dir());
+    prep.build("mnist", &["--shards", "2"]).expect(0);
+    let data = prep.catalog().join("data/mnist/3.0.1");
+    let shard = data.join("mnist-train.array_record-00001-of-00002");
+    let of_dataset = prep.run(["cat", "mnist", "--json", "--digest"]).expect(0).json();
+    let features = data.join("features.json");
+    let mut found = Vec::new();
+    for more in [
+        &["--features"][..],
+        &["--features", features.to_str().unwrap()],
+        &["--features", data.to_str().unwrap()],
+    ] {
+        let mut words = vec!["cat", shard.to_str().unwrap(), "--json", "--digest"];
+        words.extend(more);
+        found.push(prep.run(words).expect(0).json());
+    }
+    assert_eq!(found[0], found[1]);
+    assert_eq!(found[0], found[2]);
+    let first = of_dataset.len() - found[0].len();
+    assert!(first > 0 && !found[0].is_empty());
+    for (line, expected) in found[0].iter().zip(&of_dataset[first..]) {
+        assert_eq!(line["features"], expected["features"]);
+    }
+    assert_eq!(found[0][0]["features"]["image"]["shape"], json!([28, 28, 1]));
+    // All shards as one are the split.
+    let all = format!("{}/mnist-train*", data.display());
+    assert_eq!(
+        prep.run(["cat", &all, "--json", "--digest", "--features"])
+            .expect(0)
+            .json(),
+        of_dataset
+    );
+    let text = prep
+        .run(["cat", shard.to_str().unwrap(), "--records", "0..1", "--features"])
+        .expect(0)
+        .stdout;
+    assert!(text.starts_with("0  image=uint8[28, 28, 1]("), "{text}");
+
+    // Records that are no such examples are damaged.
+    let path = put(folder.path(), "x.array_record", &array_record("uncompressed"));
+    let schema = features.to_str().unwrap();
+    let run = prep
+        .run(arguments("cat", &path, &["--json", "--features", schema]))
+        .expect(1);
+    assert!(run.stderr.contains("x.array_record, record 0"), "{}", run.stderr);
+    let run = prep
+        .run(arguments(
+            "cat",
+            &path,
+            &["--json", "--on-error", "skip", "--features", schema],
+        ))
+        .expect(3);
+    assert_eq!(run.json().len(), 20);
+    let run = prep
+        .run(arguments("cat", &path, &["--json", "--features"]))
+        .expect(1);
+    assert!(run.stderr.contains("features.json"), "{}", run.stderr);
+    prep.run(["cat", "mnist", "--features"]).expect(2);
+}
+
+#[test]
+fn inspect_shows_the_shards_and_splits_of_a_dataset() {
+    let prep = Prep::new();
+    prep.build("mnist", &["--shards", "2"]).expect(0);
+    let lines = prep.run(["inspect", "mnist", "--json"]).expect(0).json();
+    assert_eq!(lines.len(), 4 + 2);
+    for line in &lines[..4] {
+        assert_eq!(line["signature"], true);
+        assert_eq!(line["first_chunk"], 64);
+        let (footer, postscript) = (
+            line["footer_offset"].as_u64().unwrap(),
+            line["postscript_offset"].as_u64().unwrap(),
+        );
+        assert!(footer < postscript && postscript + 65_536 == line["bytes"]);
+        let sizes = &line["chunk_sizes"];
+        assert!(
+            sizes["min"].as_u64() <= sizes["median"].as_u64()
+                && sizes["median"].as_u64() <= sizes["max"].as_u64()
+        );
+    }
+    for (line, split) in lines[4..].iter().zip(["test", "train"]) {
+        assert_eq!((&line["split"], &line["shards"]), (&json!(split), &json!(2)));
+        let shards = lines[..4].iter().filter(|line| line["split"] == split);
+        let records: u64 = shards.map(|line| line["records"].as_u64().unwrap()).sum();
+        assert_eq!(line["records"], records);
+        let steps = line["record_sizes"]["histogram"].as_array().unwrap();
+        assert_eq!(
+            steps
+                .iter()
+                .map(|step| step["records"].as_u64().unwrap())
+                .sum::<u64>(),
+            records
+        );
+    }
+    let folder = prep.catalog().join("data/mnist/3.0.1");
+    let text = prep.run(["inspect", folder.to_str().unwrap()]).expect(0).stdout;
+    assert!(
+        text.contains("split train") && text.contains("mnist-test.array_record-00001-of-00002"),
+        "{text}"
+    );
+    // A shard that cannot be opened is told, and the others are shown.
+    fs::write(folder.join("mnist-test.array_record-00000-of-00002"), "cut").unwrap();
+    let lines = prep
+        .run(["inspect", folder.to_str().unwrap(), "--json"])
+        .expect(1)
+        .json();
+    assert!(
+        lines[0]["error"].as_str().unwrap().contains("00000-of-00002"),
+        "{}",
+        lines[0]
+    );
+    assert_eq!(lines.len(), 6);
+}
+
+#[test]
+fn completions_know_the_commands() {
+    let prep = Prep::new();
+    let script = prep.run(["completions", "bash"]).expect(0).stdout;
+    for command in ["salvage", "verify", "inspect", "cat"] {
+        assert!(script.contains(command), "{command}");
     }
 }

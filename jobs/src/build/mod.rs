@@ -545,15 +545,26 @@ impl Build {
         ))
     }
 
-    /// Fetches, builds, verifies, publishes.
+    /// Fetches, builds, verifies, publishes; leaves staging only where the next run can go on from it.
     fn work(&self, staging: Staging, located: &[Located]) -> Result<BuildOutcome> {
+        let result = self.work_in(&staging, located);
+        if result.is_ok() || staging.holds_nothing() {
+            let removed = staging.remove();
+            if result.is_ok() {
+                removed?;
+            }
+        }
+        result
+    }
+
+    fn work_in(&self, staging: &Staging, located: &[Located]) -> Result<BuildOutcome> {
         let request = &self.request;
         let monitor = &request.monitor;
         let (journal, entries) = staging
             .prepare(&self.job(located)?)
             .map_err(|error| self.unwritable(error))?;
         let journal = Arc::new(journal);
-        self.check_room(&staging, located)?;
+        self.check_room(staging, located)?;
 
         let note = |source: &Fetched| {
             journal.add(&Entry::Fetched {
@@ -573,8 +584,8 @@ impl Build {
             &note,
         )?;
         let checksums = ChecksumThread::start(&fetched, monitor)?;
-        let entries = self.still_true(&staging, entries, &fetched)?;
-        let resumed = resume(&staging, &entries, self.spec.splits.len());
+        let entries = self.still_true(staging, entries, &fetched)?;
+        let resumed = resume(staging, &entries, self.spec.splits.len());
         let (output, checksums) = match resumed {
             Some((output, written)) => {
                 monitor.note("all shards are there from an earlier run");
@@ -583,7 +594,7 @@ impl Build {
                     // The user's files changed between the runs.
                     staging.discard_output()?;
                     let sums = ChecksumThread::start(&fetched, monitor)?;
-                    self.write_shards(&staging, &journal, Vec::new(), &fetched, sums)?
+                    self.write_shards(staging, &journal, Vec::new(), &fetched, sums)?
                 } else {
                     (output, sums)
                 }
@@ -593,7 +604,7 @@ impl Build {
                     Entry::Shard(summary) => Some(summary),
                     _ => None,
                 });
-                self.write_shards(&staging, &journal, finished.collect(), &fetched, checksums)?
+                self.write_shards(staging, &journal, finished.collect(), &fetched, checksums)?
             }
         };
         self.publish(staging, &fetched, &checksums, output)
@@ -851,7 +862,7 @@ impl Build {
     /// Writes what describes the shards, verifies them, and makes it all visible.
     fn publish(
         &self,
-        staging: Staging,
+        staging: &Staging,
         fetched: &[Fetched],
         sums: &[Checksum],
         output: Output,
@@ -870,7 +881,6 @@ impl Build {
         monitor.check()?;
         let unchecked = self.unchecked(sums);
         let log = self.registry.publish(&out, &manifest, &unchecked)?;
-        staging.remove()?;
         let mut outcome = self.outcome(Status::Built, &manifest);
         outcome.log = Some(log);
         outcome.unchecked = unchecked;

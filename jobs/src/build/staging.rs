@@ -138,6 +138,15 @@ impl Staging {
         Journal::open(&self.root.join("journal.jsonl"))
     }
 
+    /// Whether nothing here is of use to the next run: no work was finished, and nothing was downloaded.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        let journal = self.root.join("journal.jsonl");
+        let is_unused = std::fs::metadata(journal).map_or(true, |journal| journal.len() == 0);
+        let is_bare =
+            std::fs::read_dir(self.downloads()).map_or(true, |mut entries| entries.next().is_none());
+        is_unused && is_bare
+    }
+
     /// Throws away everything but the lock.
     pub(crate) fn discard(&self) -> Result<()> {
         let entries = std::fs::read_dir(&self.root)
@@ -255,6 +264,28 @@ mod tests {
             names(staging.root()),
             ["downloads", "job.json", "journal.jsonl", "lock", "out", "spill"]
         );
+    }
+
+    #[test]
+    fn what_was_finished_or_downloaded_is_worth_keeping() {
+        let data = tempfile::tempdir().unwrap();
+        let staging = Staging::enter(data.path(), Path::new("a/1.0.0"), &Monitor::new()).unwrap();
+        assert!(staging.holds_nothing());
+        staging.prepare("one").unwrap();
+        std::fs::write(staging.out().join("half a shard"), "x").unwrap();
+        assert!(staging.holds_nothing());
+        let part = staging.downloads().join("x.part");
+        std::fs::write(&part, "x").unwrap();
+        assert!(!staging.holds_nothing());
+        std::fs::remove_file(part).unwrap();
+        let (journal, _) = staging.prepare("one").unwrap();
+        let fetched = Entry::Fetched {
+            name: "x".into(),
+            bytes: 1,
+            sha256: String::new(),
+        };
+        journal.add(&fetched).unwrap();
+        assert!(!staging.holds_nothing());
     }
 
     #[test]

@@ -18,6 +18,9 @@ use crate::readers::RecipeBuilder;
 use crate::recipe;
 use crate::resources::{parse_size, show_size};
 
+/// Least memory budget: buffers of one worker, and a few of the largest examples of the built-in datasets.
+const LEAST_MEMORY: u64 = 16 << 20;
+
 /// Builds a dataset into ArrayRecord shards and registers it in the catalog.
 ///
 /// The sources are fetched from the recipe's addresses, or taken from where `--from` says; checked; read without unpacking
@@ -129,6 +132,13 @@ fn request(args: &Build) -> Result<BuildRequest> {
     let usage = |text: String| anyhow::Error::new(Usage(text));
     let memory = args.memory.as_deref().map(parse_size).transpose();
     let memory = memory.map_err(|reason| usage(format!("`--memory`: {reason}")))?;
+    if memory.is_some_and(|bytes| bytes < LEAST_MEMORY) {
+        return Err(usage(format!(
+            "`--memory {}` is too small: a build takes at least {}",
+            args.memory.as_deref().unwrap_or_default(),
+            show_size(LEAST_MEMORY)
+        )));
+    }
     let on_error =
         OnError::parse(&args.on_error).map_err(|reason| usage(format!("`--on-error`: {reason}")))?;
     if args.workers.is_some_and(|workers| !(1..=1024).contains(&workers)) {
@@ -226,6 +236,8 @@ mod tests {
     fn wrong_usage_is_told_as_such() {
         for words in [
             ["cifar10", "--memory", "lots"],
+            ["cifar10", "--memory", "1"],
+            ["cifar10", "--memory", "16777215"],
             ["cifar10", "--on-error", "ignore"],
             ["cifar10", "--workers", "0"],
             ["cifar10", "--shards", "0"],

@@ -1,29 +1,46 @@
 //! `prep cat`.
 
+use std::fs;
 use std::io::{self, BufWriter, Write};
-use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use prep_formats::array_record::{Reader, Scratch};
+use prep_formats::columns::{Batch, BatchDecoder, Images};
+use prep_formats::features::Features;
+use prep_formats::store::PositionedFile;
 use prep_formats::{Error, Position};
 use prep_loader::is_tfds_folder;
 use sha2::{Digest, Sha256};
 
 use crate::cli::output::{Hinted, Usage};
-use crate::cli::record_file::{Kind, kind, open_source, open_tfrecord};
-use crate::cli::{Global, Outcome, cat_dataset};
+use crate::cli::record_file::{Kind, kind, open_tfrecord};
+use crate::cli::{Global, Outcome, cat_dataset, targets};
 
 /// Bytes of a record shown to people.
 const PREVIEW_BYTES: usize = 64;
 
-/// Prints records of a file, or decoded examples of a dataset.
+/// Prints records of files, or decoded examples of a dataset.
+///
+/// Several files, such as the shards of a split, are taken as one: their records are numbered through. With `--features` the
+/// records of files are decoded as examples. A dataset is a name, or a folder that TFDS wrote.
+///
+/// Example: prep cat 'mnist-train*' --records 3..7 --features
 #[derive(Debug, Args)]
 pub(crate) struct Cat {
-    /// A file, a dataset name, or a folder that TFDS wrote.
+    /// A file, a dataset name, or a folder that TFDS wrote; patterns are expanded.
+    #[arg(value_name = "FILE|NAME")]
     pub(crate) target: String,
+    /// More files.
+    #[arg(value_name = "FILE")]
+    more: Vec<String>,
+    /// Decodes records as examples of this `features.json`, or of the one in this folder; alone, of the one beside the file.
+    #[arg(long, value_name = "features.json", num_args = 0..=1, default_missing_value = "", conflicts_with = "raw")]
+    features: Option<PathBuf>,
     /// Split of a dataset.
     #[arg(long)]
     pub(crate) split: Option<String>,
@@ -87,8 +104,24 @@ impl Cat {
 }
 
 pub(crate) fn run(args: &Cat, global: &Global) -> anyhow::Result<Outcome> {
-    let path = Path::new(&args.target);
+    let mut words = vec![args.target.clone()];
+    words.extend(args.more.iter().cloned());
+    let files = targets::expand(&words)?;
+    let path = Path::new(&files[0]);
+    if let Some(other) = files
+        .iter()
+        .find(|file| files.len() > 1 && !Path::new(file).is_file())
+    {
+        return Err(Hinted::new(
+            format!("`{other}` is not a file"),
+            "several targets have to be record files; a dataset stands alone",
+        )
+        .into());
+    }
     if !path.is_file() {
+        if args.features.is_some() {
+            return Err(Usage("`--features` is for files: a dataset has its schema with it".into()).into());
+        }
         // A folder of this name does not hide the dataset, but one of TFDS's is a dataset itself.
         if path.exists() && !is_tfds_folder(path) && prep_catalog::DatasetName::parse(&args.target).is_err() {
             return Err(Hinted::new(
@@ -102,19 +135,40 @@ pub(crate) fn run(args: &Cat, global: &Global) -> anyhow::Result<Outcome> {
     if args.split.is_some() {
         return Err(Usage(format!("`--split` is for datasets, `{}` is a file", args.target)).into());
     }
-    let printer = Printer {
+    let range = args.range()?;
+    let mut printer = Printer {
         output: BufWriter::with_capacity(256 << 10, io::stdout().lock()),
         args,
         skips: args.skips()?,
         skipped: 0,
         line: String::new(),
+        examples: None,
     };
-    let range = args.range()?;
-    let skipped = match kind(path)? {
-        Kind::ArrayRecord => array_record(path, range, printer)?,
-        Kind::TfRecord => tfrecord(path, range, printer)?,
-    };
+    if let Some(features) = &args.features {
+        printer.examples = Some(Examples::new(features, path)?);
+    }
+    // Records in the files before.
+    let mut base = 0;
+    for file in &files {
+        let path = Path::new(file);
+        if range.1.is_some_and(|end| base >= end) && base > 0 {
+            break;
+        }
+        let part = Part {
+            path,
+            base,
+            range,
+            alone: files.len() == 1,
+        };
+        base += match kind(path)? {
+            Kind::ArrayRecord => array_record(part, &mut printer)?,
+            Kind::TfRecord => tfrecord(part, &mut printer)?,
+        };
+    }
+    printer.output.flush()?;
+    let skipped = printer.skipped;
     if skipped == 0 {
+        check_range(range, base, &args.target)?;
         return Ok(Outcome::Done);
     }
     if !global.quiet {
@@ -123,22 +177,46 @@ pub(crate) fn run(args: &Cat, global: &Global) -> anyhow::Result<Outcome> {
     Ok(Outcome::Skipped)
 }
 
-fn array_record(path: &Path, range: (u64, Option<u64>), mut printer: Printer<'_>) -> anyhow::Result<u64> {
-    let reader = Reader::from_source(open_source(path)?)?;
-    let range = bounded(range, reader.num_records(), path)?;
+/// One of the files, and what is wanted of all.
+struct Part<'a> {
+    path: &'a Path,
+    /// Records in the files before.
+    base: u64,
+    range: (u64, Option<u64>),
+    /// Whether there are no others.
+    alone: bool,
+}
+
+/// Prints the records wanted of a file, and gives how many it has.
+fn array_record(part: Part<'_>, printer: &mut Printer<'_>) -> anyhow::Result<u64> {
+    // Read, not mapped: memory stays small whatever the file's size.
+    let source = Arc::new(PositionedFile::open(part.path)?);
+    let reader = Reader::from_source(source).map_err(|error| match error {
+        Error::Damaged { .. } => anyhow::Error::new(Hinted::new(
+            error.to_string(),
+            "`prep salvage` makes a readable file of what is left of one that was cut or damaged",
+        )),
+        other => other.into(),
+    })?;
+    let (base, num_records) = (part.base, reader.num_records());
+    let (start, end) = part.range;
+    if part.alone {
+        check_range(part.range, num_records, &part.path.to_string_lossy())?;
+    }
     let mut scratch = Scratch::default();
-    let mut index = range.start;
-    while index < range.end {
+    let mut index = start.saturating_sub(base).min(num_records);
+    let end = end.map_or(num_records, |end| end.saturating_sub(base).min(num_records));
+    while index < end {
         match reader.record(index, &mut scratch) {
-            Ok(record) => printer.record(index, record)?,
+            Ok(record) => printer.record(base + index, record, part.path)?,
             Err(error @ Error::Io { .. }) => return Err(error.into()),
             Err(error) => {
                 // A fault is of the whole chunk, which is not read again for each of its records.
                 let lost = reader.chunk_records(reader.chunk_of(index)?)?;
                 let mut place = Place::of(error);
-                for index in index..lost.end.min(range.end) {
+                for index in index..lost.end.min(end) {
                     place.at.record = Some(index);
-                    printer.damaged(index, &place.to_string())?;
+                    printer.damaged(base + index, &place.to_string())?;
                 }
                 index = lost.end;
                 continue;
@@ -146,19 +224,20 @@ fn array_record(path: &Path, range: (u64, Option<u64>), mut printer: Printer<'_>
         }
         index += 1;
     }
-    printer.finish()
+    Ok(num_records)
 }
 
-fn tfrecord(path: &Path, (start, end): (u64, Option<u64>), mut printer: Printer<'_>) -> anyhow::Result<u64> {
-    let mut reader = open_tfrecord(path)?;
-    let mut ended = false;
-    while !ended && end.is_none_or(|end| reader.record_index() < end) {
-        let index = reader.record_index();
+/// Prints the records wanted of a file, and gives how many were gone over.
+fn tfrecord(part: Part<'_>, printer: &mut Printer<'_>) -> anyhow::Result<u64> {
+    let mut reader = open_tfrecord(part.path)?;
+    let (start, end) = part.range;
+    while end.is_none_or(|end| part.base + reader.record_index() < end) {
+        let index = part.base + reader.record_index();
         let wanted = index >= start;
         match reader.next() {
-            Ok(Some(record)) if wanted => printer.record(index, record)?,
+            Ok(Some(record)) if wanted => printer.record(index, record, part.path)?,
             Ok(Some(_)) => {}
-            Ok(None) => ended = true,
+            Ok(None) => break,
             Err(error @ Error::Io { .. }) => return Err(error.into()),
             Err(error) => {
                 let text = error.to_string();
@@ -167,30 +246,64 @@ fn tfrecord(path: &Path, (start, end): (u64, Option<u64>), mut printer: Printer<
                 }
                 if !reader.can_continue() {
                     // The rest is lost, however much it was.
-                    return printer.finish();
+                    break;
                 }
             }
         }
     }
-    if ended {
-        bounded((start, end), reader.record_index(), path)?;
-    }
-    printer.finish()
+    Ok(reader.record_index())
 }
 
-/// The range asked for in a file of so many records.
-fn bounded((start, end): (u64, Option<u64>), num_records: u64, path: &Path) -> anyhow::Result<Range<u64>> {
-    let range = start..end.unwrap_or(num_records);
-    if range.start > num_records || range.end > num_records {
-        return Err(Usage(format!(
-            "`--records {}..{}` is out of range: `{}` has {num_records} records",
-            range.start,
-            end.map_or_else(String::new, |end| end.to_string()),
-            path.display()
-        ))
-        .into());
+/// An error where the range asked for reaches beyond so many records.
+fn check_range((start, end): (u64, Option<u64>), num_records: u64, what: &str) -> anyhow::Result<()> {
+    if start > num_records || end.is_some_and(|end| end > num_records) {
+        let end = end.map_or_else(String::new, |end| end.to_string());
+        anyhow::bail!("`--records {start}..{end}` is out of range: `{what}` has {num_records} records");
     }
-    Ok(range)
+    Ok(())
+}
+
+/// Decodes records as examples.
+struct Examples {
+    decoder: BatchDecoder,
+    batch: Batch,
+}
+
+impl Examples {
+    /// The schema at `given`: a file, a folder, or nothing, which is the folder of `file`.
+    fn new(given: &Path, file: &Path) -> anyhow::Result<Self> {
+        let beside = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = if given.as_os_str().is_empty() {
+            beside.unwrap_or(Path::new("."))
+        } else {
+            given
+        };
+        let path = if folder.is_dir() {
+            folder.join("features.json")
+        } else {
+            folder.to_path_buf()
+        };
+        let shown = path.display();
+        let text = fs::read_to_string(&path).map_err(|error| {
+            anyhow::Error::new(error).context(Hinted::new(
+                format!("could not read the schema `{shown}`"),
+                "give the `features.json` of the dataset: `--features PATH`",
+            ))
+        })?;
+        let read = |name: &str| {
+            let path = path.with_file_name(name);
+            match fs::read_to_string(&path) {
+                Ok(text) => Ok(Some(text)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(Error::io(&path, "read")(error)),
+            }
+        };
+        let features = Features::from_files(&path.to_string_lossy(), &text, read)?;
+        let decoder = BatchDecoder::new(&features, Images::DecodedWherePossible)
+            .with_context(|| format!("could not decode by the schema `{shown}`"))?;
+        let batch = decoder.new_batch(1);
+        Ok(Self { decoder, batch })
+    }
 }
 
 /// An error about one place, to be said of others.
@@ -224,10 +337,22 @@ struct Printer<'a> {
     skips: bool,
     skipped: u64,
     line: String,
+    examples: Option<Examples>,
 }
 
 impl Printer<'_> {
-    fn record(&mut self, index: u64, record: &[u8]) -> anyhow::Result<()> {
+    fn record(&mut self, index: u64, record: &[u8], path: &Path) -> anyhow::Result<()> {
+        if let Some(examples) = &mut self.examples {
+            examples.decoder.clear(&mut examples.batch);
+            return match examples.decoder.push(record, &mut examples.batch) {
+                Ok(()) => {
+                    let form = (self.args.json, self.args.digest);
+                    let specs = examples.decoder.specs();
+                    cat_dataset::print_row(&mut self.output, form, specs, index, &examples.batch, 0)
+                }
+                Err(error) => self.damaged(index, &format!("{}, record {index}: {error}", path.display())),
+            };
+        }
         let length = record.len();
         match (self.args.digest, self.args.json) {
             (true, true) => {
@@ -275,10 +400,5 @@ impl Printer<'_> {
             eprintln!("record {index} left out: {text}");
         }
         Ok(())
-    }
-
-    fn finish(mut self) -> anyhow::Result<u64> {
-        self.output.flush()?;
-        Ok(self.skipped)
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use prep_formats::columns::{Batch, Cell, Images};
+use prep_formats::columns::{Batch, Cell, ColumnSpec, Images};
 use prep_formats::store::Location;
 use prep_formats::value::DType;
 use prep_loader::Dataset;
@@ -14,7 +14,6 @@ use sha2::{Digest, Sha256};
 
 use crate::cli::cat::Cat;
 use crate::cli::from_catalog;
-use crate::cli::output::Usage;
 use crate::cli::{Global, Outcome};
 
 /// Examples decoded at once.
@@ -32,12 +31,11 @@ pub(crate) fn run(args: &Cat, global: &Global) -> anyhow::Result<Outcome> {
     let dataset = open(args, split)?.with_images(Images::DecodedWherePossible);
     let end = end.unwrap_or(dataset.len());
     if end > dataset.len() || start > end {
-        let message = format!(
+        anyhow::bail!(
             "records {start}..{end} are out of range: split `{split}` of `{}` has {}",
             args.target,
             dataset.len()
         );
-        return Err(Usage(message).into());
     }
     let mut out = BufWriter::with_capacity(256 << 10, io::stdout().lock());
     let mut skipped = 0;
@@ -120,22 +118,40 @@ fn print(
     if args.raw {
         return Ok(out.write_all(&dataset.record(index).map_err(from_catalog::explain)?)?);
     }
-    let cells = dataset
-        .element_spec()
+    print_row(
+        out,
+        (args.json, args.digest),
+        dataset.element_spec(),
+        index,
+        batch,
+        row,
+    )
+}
+
+/// Prints one row of a batch: as JSON or for people, with digests in place of data or without.
+pub(crate) fn print_row(
+    out: &mut impl Write,
+    (as_json, digest): (bool, bool),
+    specs: &[ColumnSpec],
+    index: u64,
+    batch: &Batch,
+    row: usize,
+) -> anyhow::Result<()> {
+    let cells = specs
         .iter()
         .zip(&batch.columns)
         .filter_map(|(spec, column)| Some((spec, column.cell(spec, row)?)));
-    if args.json {
+    if as_json {
         let mut features = Map::new();
         for (spec, cell) in cells {
-            put(&mut features, &spec.path, json(spec.dtype, &cell, args.digest));
+            put(&mut features, &spec.path, json(spec.dtype, &cell, digest));
         }
         writeln!(out, "{}", json!({"index": index, "features": features}))?;
         return Ok(());
     }
     write!(out, "{index}")?;
     for (spec, cell) in cells {
-        write!(out, "  {}={}", spec.name, preview(spec.dtype, &cell, args.digest))?;
+        write!(out, "  {}={}", spec.name, preview(spec.dtype, &cell, digest))?;
     }
     writeln!(out)?;
     Ok(())

@@ -6,6 +6,8 @@
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -15,7 +17,7 @@ use prep_loader::{Dataset, LoadOptions, Order, Plan, State};
 use serde::Serialize;
 
 use crate::cli::output::{Hinted, Usage};
-use crate::cli::{Global, Outcome};
+use crate::cli::{Global, Outcome, stop};
 
 /// Rows of a batch where none are asked for.
 const DEFAULT_BATCH: u64 = 128;
@@ -110,10 +112,12 @@ pub(crate) fn run(args: &Load, global: &Global) -> anyhow::Result<Outcome> {
         save(args.save.as_deref(), &plan.state())?;
         return Ok(Outcome::Done);
     }
+    let stop = Arc::new(AtomicBool::new(false));
+    stop::on_signals(&stop)?;
     if args.indices {
-        return args.print_indices(&dataset, &options, global);
+        return args.print_indices(&dataset, &options, global, &stop);
     }
-    args.stream(&dataset, options, global, begin)
+    args.stream(&dataset, options, global, begin, &stop)
 }
 
 impl Load {
@@ -164,13 +168,14 @@ impl Load {
         dataset: &Dataset,
         options: &LoadOptions,
         global: &Global,
+        stop: &AtomicBool,
     ) -> anyhow::Result<Outcome> {
         let mut plan = dataset.plan(options).map_err(explain)?;
         note_position(&plan, options, global);
         let mut out = BufWriter::new(std::io::stdout().lock());
         let (mut indices, mut line) = (Vec::new(), String::new());
         let mut number = 0;
-        while self.batches.is_none_or(|batches| number < batches) {
+        while self.batches.is_none_or(|batches| number < batches) && !stop.load(Ordering::Relaxed) {
             let Some(step) = plan.next_step() else {
                 break;
             };
@@ -190,7 +195,26 @@ impl Load {
         }
         out.flush()?;
         save(self.save.as_deref(), &plan.state())?;
-        Ok(Outcome::Done)
+        self.unless_stopped(stop, number)
+    }
+
+    /// Success, or where Ctrl-C stopped the stream what to do next.
+    fn unless_stopped(&self, stop: &AtomicBool, batches: u64) -> anyhow::Result<Outcome> {
+        if !stop.load(Ordering::Relaxed) || self.batches == Some(batches) {
+            return Ok(Outcome::Done);
+        }
+        let hint = match &self.save {
+            Some(path) => {
+                let path = stop::quote(&path.to_string_lossy());
+                let command = stop::command_line();
+                match &self.restore {
+                    Some(_) => format!("go on with `--restore {path}` in place of the state restored here: {command}"),
+                    None => format!("go on with: {command} --restore {path}"),
+                }
+            }
+            None => "`--save STATE.json` keeps the position for `--restore STATE.json`; without it the same command begins again".into(),
+        };
+        Err(Hinted::new(format!("stopped after {batches} batches, as asked"), hint).into())
     }
 
     fn stream(
@@ -199,6 +223,7 @@ impl Load {
         options: LoadOptions,
         global: &Global,
         begin: Instant,
+        stop: &AtomicBool,
     ) -> anyhow::Result<Outcome> {
         let mut loader = dataset.load(options.clone()).map_err(explain)?;
         note_position(loader.plan(), &options, global);
@@ -209,7 +234,7 @@ impl Load {
         let streaming = Instant::now();
         let (mut batches, mut rows, mut bytes, mut first) = (0, 0, 0, None);
         let result = loop {
-            if self.batches.is_some_and(|limit| batches >= limit) {
+            if self.batches.is_some_and(|limit| batches >= limit) || stop.load(Ordering::Relaxed) {
                 break Ok(());
             }
             match loader.next_batch() {
@@ -271,7 +296,7 @@ impl Load {
                 rate(bytes) / 1e6
             )?;
         }
-        Ok(Outcome::Done)
+        self.unless_stopped(stop, batches)
     }
 }
 

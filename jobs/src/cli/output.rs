@@ -28,8 +28,14 @@ pub(crate) fn finish(result: anyhow::Result<Outcome>) -> u8 {
         return 0;
     }
     let mut text = format!("error: {error}\n");
+    let mut last = error.to_string();
     for cause in error.chain().skip(1) {
-        text += &format!("  cause: {cause}\n");
+        let cause = cause.to_string();
+        // Some libraries say the cause in the message above it already.
+        if !last.contains(&cause) {
+            text += &format!("  cause: {cause}\n");
+            last = cause;
+        }
     }
     if let Some(hinted) = crate::error::find::<Hinted>(&error) {
         text += &format!("hint: {}\n", hinted.hint);

@@ -3,11 +3,9 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::Context;
 use prep_formats::array_record::{self, Reader};
-use prep_formats::store::{Location, ReadAt, open};
 use prep_formats::tfrecord::{self, Compression};
 
 /// A record file of a known kind.
@@ -57,11 +55,6 @@ pub(crate) fn kind_by_name(path: &Path) -> Option<Kind> {
     } else {
         None
     }
-}
-
-/// Opens a local file for positioned reads.
-pub(crate) fn open_source(path: &Path) -> prep_formats::Result<Arc<dyn ReadAt>> {
-    open(&Location::from_path(path))
 }
 
 /// Opens a TFRecord file as a stream; how it is compressed is told by its first bytes.

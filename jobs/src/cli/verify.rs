@@ -189,6 +189,11 @@ fn print(report: &Report, json: bool, global: &Global) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The record files of a folder, in the order of their paths.
+pub(crate) fn record_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    Ok(tasks_of(folder)?.into_iter().map(|task| task.path).collect())
+}
+
 /// The record files of a folder, in the order of their paths; with a manifest, its shards as well, present or not.
 fn tasks_of(folder: &Path) -> anyhow::Result<Vec<Task>> {
     let mut tasks = BTreeMap::new();
