@@ -163,7 +163,7 @@ fn what_is_refused_leaves_the_catalog_as_it_was() {
     for (content, code, said) in [
         (&whole[..whole.len() / 2], 1, "cut short"),
         (&b"<!DOCTYPE html><html>sign in</html>"[..], 1, "web page"),
-        (b"", 1, "no member"),
+        (b"", 1, "is empty: it has 0 bytes"),
     ] {
         fs::write(&archive, content).unwrap();
         let run = prep
@@ -171,6 +171,8 @@ fn what_is_refused_leaves_the_catalog_as_it_was() {
             .expect(code);
         assert!(run.stderr.contains(said), "{}", run.stderr);
         assert_eq!((run.stdout.as_str(), log()), ("", before.clone()));
+        // Nothing was finished that the next run could use.
+        assert!(!prep.catalog().join("data/.staging").exists());
     }
     // The right bytes, and not those of the recipe.
     fs::write(&archive, &whole).unwrap();
@@ -178,6 +180,13 @@ fn what_is_refused_leaves_the_catalog_as_it_was() {
     assert!(run.stderr.contains("the recipe says 170052171"), "{}", run.stderr);
     assert_eq!(log(), before);
     assert_eq!(prep.run(["list", "--json"]).expect(0).json().len(), 1);
+    let run = prep
+        .run(["build", "cifar10", "--memory", "1", "--from", from])
+        .expect(2);
+    assert!(run.stderr.contains("at least 16.0 MiB"), "{}", run.stderr);
+    // A cause is told once, though the libraries between repeat it.
+    let run = prep.run(["list", "--catalog", "/dev/null"]).expect(1);
+    assert_eq!(run.stderr.matches("os error").count(), 1, "{}", run.stderr);
     // What is known and not built yet is not a spelling mistake.
     let unknown = prep.run(["load", "cifar10"]).expect(1);
     assert!(

@@ -226,3 +226,60 @@ fn a_flipped_byte_fails_the_load_at_its_record_and_the_state_is_before_it() {
         assert!(next[0].contains(&(100 + record)), "{next:?}");
     }
 }
+
+/// Ctrl-C ends the stream with an error that says how to go on, and the state goes on exactly there.
+#[test]
+fn an_interrupted_load_saves_its_position_and_says_how_to_go_on() {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::Stdio;
+
+    let prep = Prep::new();
+    prep.build("mnist", &[]).expect(0);
+    let state = prep.home().join("state.json");
+    let path = state.to_str().unwrap();
+    let stream = [
+        "load",
+        "mnist",
+        "--batch",
+        "7",
+        "--epochs",
+        "100000000",
+        "--indices",
+    ];
+    let mut child = prep
+        .command(stream.iter().copied().chain(["--save", path]))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    let pid = child.id().to_string();
+    let killed = std::process::Command::new("kill")
+        .args(["-INT", &pid])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    let last = lines.map(Result::unwrap).last().unwrap();
+    let last: serde_json::Value = serde_json::from_str(&last).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("as asked") && said.contains("--restore"), "{said}");
+    let batches = last["batch"].as_u64().unwrap() + 1;
+    let next = (batches + 1).to_string();
+    let undisturbed = prep
+        .run(stream.iter().copied().chain(["--batches", &next]))
+        .expect(0)
+        .json();
+    let resumed = prep
+        .run(
+            stream
+                .iter()
+                .copied()
+                .chain(["--restore", path, "--batches", "1"]),
+        )
+        .expect(0)
+        .json();
+    assert_eq!(resumed[0]["indices"], undisturbed[batches as usize]["indices"]);
+}

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -40,7 +40,7 @@ pub(crate) struct Cat {
     more: Vec<String>,
     /// Decodes records as examples of this `features.json`, or of the one in this folder; alone, of the one beside the file.
     #[arg(long, value_name = "features.json", num_args = 0..=1, default_missing_value = "", conflicts_with = "raw")]
-    features: Option<PathBuf>,
+    features: Option<String>,
     /// Split of a dataset.
     #[arg(long)]
     pub(crate) split: Option<String>,
@@ -145,7 +145,7 @@ pub(crate) fn run(args: &Cat, global: &Global) -> anyhow::Result<Outcome> {
         examples: None,
     };
     if let Some(features) = &args.features {
-        printer.examples = Some(Examples::new(features, path)?);
+        printer.examples = Some(Examples::new(Path::new(features), path)?);
     }
     // Records in the files before.
     let mut base = 0;
