@@ -267,7 +267,7 @@ impl ChunkSizes {
         }
     }
 
-    fn to_json(&mut self) -> Value {
+    fn sorted_json(&mut self) -> Value {
         self.kept.sort_unstable();
         let median = self.kept.get(self.kept.len().saturating_sub(1) / 2);
         json!({"min": self.smallest, "median": median, "max": self.smallest.map(|_| self.largest)})
@@ -340,7 +340,7 @@ fn array_record(path: &Path) -> anyhow::Result<(Value, Sizes)> {
         "group_size": group_size,
         "chunk_bytes": stored,
         "stored_bytes": stored,
-        "chunk_sizes": chunk_sizes.to_json(),
+        "chunk_sizes": chunk_sizes.sorted_json(),
         "signature": has_signature,
         "codecs": codecs,
         "chunk_types": types,
@@ -515,7 +515,7 @@ mod tests {
         for size in [5, 1, 9] {
             sizes.add(size);
         }
-        assert_eq!(sizes.to_json(), json!({"min": 1, "median": 5, "max": 9}));
+        assert_eq!(sizes.sorted_json(), json!({"min": 1, "median": 5, "max": 9}));
         let mut sizes = ChunkSizes::default();
         for size in 0..3_000_000 {
             sizes.add(size);
@@ -528,7 +528,7 @@ mod tests {
         );
         assert_eq!((&found["min"], &found["max"]), (&json!(0), &json!(2_999_999)));
         assert_eq!(
-            ChunkSizes::default().to_json(),
+            ChunkSizes::default().sorted_json(),
             json!({"min": null, "median": null, "max": null})
         );
     }
