@@ -148,7 +148,8 @@ impl Stamp {
 
 /// What one thread needs to read and decode: buffers, the decoder, readers at hand.
 pub(crate) struct ReadContext {
-    decoder: BatchDecoder,
+    /// None until rows are decoded: records of any schema can be read.
+    decoder: Option<BatchDecoder>,
     scratch: RecordScratch,
     near: Vec<Option<(usize, ShardReader)>>,
     places: Vec<Place>,
@@ -403,7 +404,10 @@ impl Dataset {
     /// As [`get`](Self::get).
     pub fn get_many(&self, indices: &[u64]) -> Result<Batch> {
         self.in_context(|context| {
-            let mut batch = context.decoder.new_batch(indices.len());
+            if context.decoder.is_none() {
+                context.decoder = Some(self.decoder(&self.inner.features, self.inner.images)?);
+            }
+            let mut batch = context.new_batch(indices.len());
             self.read_rows(indices, context, &mut batch, &AtomicBool::new(false))?;
             Ok(batch)
         })
@@ -413,7 +417,7 @@ impl Dataset {
         let kept = lock(&self.inner.contexts).pop();
         let mut context = match kept {
             Some(context) => context,
-            None => self.read_context(None, self.inner.images)?,
+            None => ReadContext::new(None),
         };
         let result = work(&mut context);
         let mut contexts = lock(&self.inner.contexts);
@@ -430,15 +434,18 @@ impl Dataset {
         images: impl Into<Images>,
     ) -> Result<ReadContext> {
         let decoder = match columns {
-            None => BatchDecoder::new(&self.inner.features, images)?,
-            Some(columns) => BatchDecoder::new(&self.selected(columns)?, images)?,
+            None => self.decoder(&self.inner.features, images)?,
+            Some(columns) => self.decoder(&self.selected(columns)?, images)?,
         };
-        Ok(ReadContext {
-            decoder,
-            scratch: RecordScratch::default(),
-            near: (0..NEAR_READERS).map(|_| None).collect(),
-            places: Vec::new(),
-        })
+        Ok(ReadContext::new(Some(decoder)))
+    }
+
+    fn decoder(&self, features: &Features, images: impl Into<Images>) -> Result<BatchDecoder> {
+        let place = prep_formats::Position {
+            path: self.inner.folder.join("features.json").to_string(),
+            ..prep_formats::Position::default()
+        };
+        Ok(BatchDecoder::new(features, images).map_err(|error| error.with_position(&place))?)
     }
 
     fn selected(&self, columns: &[String]) -> Result<Features> {
@@ -478,6 +485,9 @@ impl Dataset {
             near,
             places,
         } = context;
+        let Some(decoder) = decoder else {
+            unreachable!("rows are read by a context that decodes")
+        };
         places.clear();
         for &index in indices {
             places.push(self.place(index)?);
@@ -695,14 +705,30 @@ impl Inner {
 }
 
 impl ReadContext {
+    fn new(decoder: Option<BatchDecoder>) -> Self {
+        Self {
+            decoder,
+            scratch: RecordScratch::default(),
+            near: (0..NEAR_READERS).map(|_| None).collect(),
+            places: Vec::new(),
+        }
+    }
+
+    fn decoder(&self) -> &BatchDecoder {
+        match &self.decoder {
+            Some(decoder) => decoder,
+            None => unreachable!("rows are read by a context that decodes"),
+        }
+    }
+
     /// Name, dtype and row shape of the columns it decodes.
     pub(crate) fn specs(&self) -> &[ColumnSpec] {
-        self.decoder.specs()
+        self.decoder().specs()
     }
 
     /// An empty batch with room for some rows.
     pub(crate) fn new_batch(&self, rows: usize) -> Batch {
-        self.decoder.new_batch(rows)
+        self.decoder().new_batch(rows)
     }
 
     /// The global indices of the rows that were read last.
@@ -712,7 +738,7 @@ impl ReadContext {
 
     /// Empties a batch of this decoder and keeps its buffers.
     pub(crate) fn clear(&self, batch: &mut Batch) {
-        self.decoder.clear(batch);
+        self.decoder().clear(batch);
     }
 }
 

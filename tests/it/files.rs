@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use prep_formats::array_record::{WriteOptions, Writer};
 use prep_formats::tfrecord;
-use prep_testing::{Prep, temp_dir};
+use prep_testing::{Prep, golden_path, temp_dir};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -695,4 +695,54 @@ fn completions_know_the_commands() {
     for command in ["salvage", "verify", "inspect", "cat"] {
         assert!(script.contains(command), "{command}");
     }
+}
+
+/// The golden records as a folder of TFDS's, the shard as TFDS wrote it.
+fn tfds_folder(folder: &Path) {
+    let golden = golden_path("features/kitchen_sink");
+    for entry in fs::read_dir(&golden).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+    }
+    fs::rename(
+        folder.join("records.tfrecord"),
+        folder.join("kitchen_sink-validation_other.tfrecord-00000-of-00001"),
+    )
+    .unwrap();
+    let info = fs::read_to_string(golden.join("dataset_info.json")).unwrap();
+    let mut info: Value = serde_json::from_str(&info).unwrap();
+    info["fileFormat"] = "tfrecord".into();
+    info["splits"].as_array_mut().unwrap().remove(0);
+    info["splits"][0]["shardLengths"] = json!(["3"]);
+    fs::write(folder.join("dataset_info.json"), info.to_string()).unwrap();
+}
+
+#[test]
+fn cat_decodes_a_folder_of_tfds_as_tfds_does() {
+    let (prep, folder) = (Prep::new(), temp_dir());
+    tfds_folder(folder.path());
+    let rows = |more: &[&str]| -> Vec<Value> {
+        let options = ["--split", "validation_other", "--json", "--digest"];
+        let options: Vec<&str> = options.iter().chain(more).copied().collect();
+        prep.run(arguments("cat", folder.path(), &options))
+            .expect(0)
+            .json()
+    };
+    let wanted = fs::read_to_string(folder.path().join("expected.jsonl")).unwrap();
+    let wanted: Vec<Value> = wanted
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(rows(&[]), wanted);
+    assert_eq!(rows(&["--records", "1..2"]), wanted[1..2]);
+    let people = prep
+        .run(arguments("cat", folder.path(), &["--split", "validation_other"]))
+        .expect(0);
+    assert_eq!(people.stdout.lines().count(), 3);
+    assert!(people.stdout.contains("nested/x/z="), "{}", people.stdout);
+    prep.run(arguments("cat", folder.path(), &["--split", "test"]))
+        .expect(2);
+    let empty = temp_dir();
+    let run = prep.run(arguments("cat", empty.path(), &[])).expect(1);
+    assert!(run.stderr.contains("features.json"), "{}", run.stderr);
 }
