@@ -6,7 +6,7 @@
 //! measure one FILE.array_record             one record a call
 //! measure sequential FILE.array_record      all records in order, visited in place
 //! measure write INPUT.tfrecord OUT OPTIONS  records in memory to a file
-//! measure open FOLDER                       opens all files of a folder
+//! measure open|open-lazy FOLDER             opens all files of a folder, with and without their indices
 //! measure tfrecord-read FILE.tfrecord       all records in order
 //! measure tfrecord-write INPUT.tfrecord OUT
 //! measure examples INPUT.tfrecord FEATURES  examples in memory to columns, 256 at a time; FEATURES: a folder with features.json
@@ -26,7 +26,7 @@ use std::time::Instant;
 use brotlic::encode::BrotliEncoderOptions;
 use brotlic::{CompressorWriter, DecompressorReader, Quality};
 use highway::{HighwayHash, HighwayHasher, Key};
-use prep_formats::array_record::{Reader, Scratch, WriteOptions, Writer};
+use prep_formats::array_record::{Reader, RecordBatch, Scratch, WriteOptions, Writer};
 use prep_formats::columns::BatchDecoder;
 use prep_formats::features::Features;
 use prep_formats::tfrecord;
@@ -39,8 +39,6 @@ const BATCH: usize = 256;
 const CHECKED: u64 = 20;
 /// Records that a file is written of, and that a codec alone is given, so that slow ones are done in seconds.
 const WRITTEN: usize = 50_000;
-/// Records that the processor is told of ahead.
-const AHEAD: usize = 8;
 
 /// What one step did.
 #[derive(Default, Clone, Copy)]
@@ -257,16 +255,10 @@ fn run(what: &str, arguments: &[String], seconds: f64) -> Result<()> {
         "random" => {
             let reader = Reader::open(path)?;
             let mut scratch = Scratch::default();
-            let mut batch = Joined::default();
+            let mut batch = RecordBatch::default();
             random(seconds, reader.num_records(), |indices, visit| {
-                batch.clear();
-                for (number, &index) in indices.iter().enumerate() {
-                    if let Some(&later) = indices.get(number + AHEAD) {
-                        reader.prefetch(later);
-                    }
-                    batch.push(reader.record(index, &mut scratch)?);
-                }
-                batch.visit(visit);
+                reader.read(indices, &mut batch, &mut scratch)?;
+                batch.iter().for_each(visit);
                 Ok(())
             })
         }
@@ -325,7 +317,7 @@ fn run(what: &str, arguments: &[String], seconds: f64) -> Result<()> {
                 })
             })
         }
-        "open" => {
+        "open" | "open-lazy" => {
             let mut files: Vec<_> = fs::read_dir(path)?
                 .map(|entry| Ok(entry?.path()))
                 .collect::<Result<_>>()?;
@@ -333,7 +325,12 @@ fn run(what: &str, arguments: &[String], seconds: f64) -> Result<()> {
             let open = |files: &[std::path::PathBuf]| -> Result<(Vec<Reader>, u64)> {
                 let readers: Vec<Reader> = files
                     .iter()
-                    .map(|path| Ok(Reader::open(path)?))
+                    .map(|path| {
+                        Ok(match what {
+                            "open" => Reader::open(path)?,
+                            _ => Reader::open_lazy(path)?,
+                        })
+                    })
                     .collect::<Result<_>>()?;
                 let records = readers.iter().map(Reader::num_records).sum();
                 Ok((readers, records))
