@@ -5,6 +5,7 @@ page cache first, sums what it got (compared here), and then meters its own CPU 
 """
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -196,10 +197,13 @@ class Formats:
         facts = self.make_data()
         results = []
         for row in rows(self.work):
-            if self.args.only and self.args.only not in row.name:
+            if self.args.only and not re.search(self.args.only, row.name):
                 continue
             result = self.row(row)
             results.append(result)
+            # What was measured stays if the run is stopped.
+            with open(os.path.join(self.work, "rows.json"), "w") as file:
+                json.dump(results, file, indent=1)
             costs = [f"{label} {cost['cpu_us']:.3f}" for label, cost in result["contenders"].items()]
             floors = [f"{label} {cost['cpu_us']:.3f}" for label, cost in result["floors"].items()]
             print(f"{result['name']}\n  CPU us: {', '.join(costs)}; floors: {', '.join(floors) or 'none'}", flush=True)

@@ -269,7 +269,7 @@ if __name__ == "__main__":
     parser.add_argument("--texts", type=int, default=250_000, help="texts of about 1 kB of the formats part")
     parser.add_argument("--pictures", type=int, default=1_000, help="records of about 110 kB of the formats part")
     parser.add_argument("--formats-seconds", type=float, default=0.7, help="measured time of a contender of the formats part")
-    parser.add_argument("--only", help="rows of the formats part with this text in their names")
+    parser.add_argument("--only", help="rows of the formats part whose names match this regular expression")
     arguments = parser.parse_args()
     arguments.prep = os.path.abspath(arguments.prep)
     arguments.measure = os.path.abspath(arguments.measure or os.path.join(os.path.dirname(arguments.prep), "examples", "measure"))
