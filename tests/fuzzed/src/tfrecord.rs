@@ -1,6 +1,12 @@
 use std::io::{self, Read};
 
-use prep_formats::tfrecord::{Compression, CrcPolicy, ReadOptions, Reader, Scanner, Writer};
+use std::sync::Arc;
+
+use prep_formats::store::MemoryFile;
+use prep_formats::tfrecord::{
+    Compression, CrcPolicy, Index, IndexedReader, ReadOptions, Reader, SalvageOptions, Scanner, Writer,
+    salvage,
+};
 
 /// Gives a few bytes a call, as a pipe may.
 struct Trickle<'a> {
@@ -70,7 +76,12 @@ pub(crate) fn tfrecord(bytes: &[u8]) {
             scanned.push(record.ok().map(<[u8]>::to_vec));
         }
         assert_eq!(records, scanned, "reader and scanner differ");
+        indexed(file, crc, &records);
     }
+    if crc == CrcPolicy::Check && compression == Some(Compression::Plain) {
+        salvaged(file, &records);
+    }
+    let _ = Index::from_bytes(file);
     let good: Vec<&Vec<u8>> = records.iter().flatten().collect();
     for compression in [Compression::Plain, Compression::Zlib] {
         let mut writer = Writer::new(Vec::new(), compression).expect("memory");
@@ -81,4 +92,36 @@ pub(crate) fn tfrecord(bytes: &[u8]) {
         let again = read(&written[..], ReadOptions::default()).0;
         assert!(again.iter().flatten().eq(good.iter().copied()), "{compression:?}");
     }
+}
+
+/// By its index, a file gives the same records.
+fn indexed(file: &[u8], crc: CrcPolicy, records: &Records) {
+    let source = Arc::new(MemoryFile::new("fuzzed", file.to_vec()));
+    let Ok(reader) = IndexedReader::new(source) else {
+        return;
+    };
+    let reader = reader.crc(crc);
+    assert_eq!(reader.num_records(), records.len() as u64);
+    let mut scratch = Vec::new();
+    for (index, record) in records.iter().enumerate() {
+        let found = reader.record(index as u64, &mut scratch).ok();
+        assert_eq!(found, record.as_deref(), "record {index}");
+    }
+    let stored = reader.index().to_bytes();
+    let loaded = Index::from_bytes(&stored).expect("our own index");
+    assert_eq!(loaded.to_bytes(), stored);
+}
+
+/// What is salvaged reads back, starts with the records before the damage, and is all there is of a whole file.
+fn salvaged(file: &[u8], records: &Records) {
+    let source = MemoryFile::new("fuzzed", file.to_vec());
+    let mut writer = Writer::new(Vec::new(), Compression::Plain).expect("memory");
+    let found = salvage(&source, &mut writer, SalvageOptions::default()).expect("memory");
+    let written = writer.finish().expect("memory");
+    let again = read(&written[..], ReadOptions::default()).0;
+    assert_eq!(again.len() as u64, found.num_records);
+    let before_damage = records.iter().take_while(|record| record.is_some()).count();
+    assert!(again.len() >= before_damage, "salvage gives less than a reader");
+    assert_eq!(again[..before_damage], records[..before_damage]);
+    assert_eq!(found.is_whole(), records.iter().all(Option::is_some));
 }
