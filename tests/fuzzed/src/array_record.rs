@@ -1,6 +1,9 @@
 use std::sync::Arc;
 
-use prep_formats::array_record::{Reader, Scratch, WriteOptions, Writer, testing, verify};
+use prep_formats::array_record::{
+    Reader, RecordBatch, ScanOptions, Scratch, StreamOptions, StreamReader, WriteOptions, Writer, salvage,
+    testing, verify,
+};
 use prep_formats::store::MemoryFile;
 
 use crate::unpack;
@@ -17,7 +20,8 @@ pub(crate) fn array_record(bytes: &[u8]) {
     if flags & 1 == 1 {
         testing::fix_hashes(&mut file);
     }
-    let source = Arc::new(MemoryFile::new("fuzzed", file));
+    let source = Arc::new(MemoryFile::new("fuzzed", file.clone()));
+    salvaged(&source, &file);
     let verification = verify(source.clone()).expect("memory can be read");
     let Ok(reader) = Reader::from_source(source) else {
         assert!(!verification.is_ok(), "verify takes what the reader refuses");
@@ -55,6 +59,60 @@ pub(crate) fn array_record(bytes: &[u8]) {
     }
     if readable == reader.num_records() && verification.is_ok() {
         rewritten(&reader, &mut scratch);
+        streamed(&reader, &file, &mut scratch);
+    }
+}
+
+/// What is salvaged is a whole file with as many records as the report says.
+fn salvaged(source: &MemoryFile, file: &[u8]) {
+    let Ok((written, report)) = salvage(source, Vec::new(), |offset| assert!(offset <= file.len() as u64))
+    else {
+        return;
+    };
+    let written = Arc::new(MemoryFile::new("salvaged", written));
+    let verification = verify(written.clone()).expect("memory can be read");
+    assert!(
+        verification.is_ok(),
+        "salvaged, yet damaged: {:?}",
+        verification.damaged.first()
+    );
+    let reader = Reader::from_source(written).expect("verified");
+    assert_eq!(reader.num_records(), report.num_records);
+}
+
+/// Front to back, all at once and a list at a time, the records are the same as one by one.
+fn streamed(reader: &Reader, file: &[u8], scratch: &mut Scratch) {
+    let count = reader.num_records().min(MOST_RECORDS);
+    let mut list: Vec<u64> = (0..count).rev().step_by(3).collect();
+    list.extend(list.first().copied());
+    let (mut listed, mut parallel) = (RecordBatch::default(), RecordBatch::default());
+    reader.read(&list, &mut listed, scratch).expect("verified");
+    reader.read_parallel(&list, &mut parallel, 2).expect("verified");
+    for (place, &index) in list.iter().enumerate() {
+        let record = reader.record(index, scratch).expect("verified");
+        assert_eq!(listed.get(place), Some(record));
+        assert_eq!(parallel.get(place), Some(record));
+    }
+    let mut scanned = 0;
+    let mut scan = reader
+        .scan(ScanOptions::default().batch_bytes(1000))
+        .expect("verified");
+    while let Some((first, batch)) = scan.next_batch().expect("verified") {
+        assert_eq!(first, scanned);
+        for record in batch.iter() {
+            assert_eq!(reader.record(scanned, scratch).expect("verified"), record);
+            scanned += 1;
+        }
+    }
+    assert_eq!(scanned, reader.num_records());
+    // A stream also minds what a reader by index need not look at, so it may refuse the end of a file; what it gives is right.
+    let mut stream = StreamReader::new(file, "fuzzed", StreamOptions::default());
+    let mut index = 0;
+    while let Ok(Some(record)) = stream.next() {
+        if index < reader.num_records() {
+            assert_eq!(reader.record(index, scratch).expect("verified"), record);
+        }
+        index += 1;
     }
 }
 

@@ -1,49 +1,14 @@
+use std::io::Read;
 use std::path::Path;
 
 use prep_catalog::{DatasetName, Entry, Manifest};
 use prep_formats::array_record::WriteOptions;
-use prep_formats::dataset_info::DatasetInfo;
-use prep_formats::features::Features;
 use prep_formats::store::Location;
+use prep_jobs::archive::Tar;
 use prep_loader::State;
 use prep_loader::split::{ResolvedSplit, SplitLengths};
 
-fn text_of(bytes: &[u8]) -> Option<(u8, &str)> {
-    let (&choice, rest) = bytes.split_first()?;
-    Some((choice, std::str::from_utf8(rest).ok()?))
-}
-
-/// The first byte: 1 reads `dataset_info.json`, else `features.json`.
-pub(crate) fn schema(bytes: &[u8]) {
-    let Some((choice, text)) = text_of(bytes) else {
-        return;
-    };
-    if choice & 1 == 1 {
-        if let Ok(info) = DatasetInfo::from_json(text) {
-            let json = info.to_json();
-            let again = DatasetInfo::from_json(&json).expect("our own JSON");
-            assert_eq!(again.to_json(), json);
-        }
-        return;
-    }
-    let read = |text: &str, labels: &[(String, String)]| {
-        Features::from_files("features.json", text, |name| {
-            let found = labels.iter().find(|(file, _)| file == name);
-            Ok(found.map(|(_, text)| text.clone()))
-        })
-    };
-    let Ok(features) = read(text, &[]) else {
-        return;
-    };
-    let files = features.to_files();
-    let json = &files
-        .iter()
-        .find(|(name, _)| name == "features.json")
-        .expect("always written")
-        .1;
-    let again = read(json, &files).expect("our own JSON");
-    assert_eq!(again.canonical_json(), features.canonical_json());
-}
+use crate::text_of;
 
 /// The first byte chooses the document: log entry, manifest, loader state, recipe.
 pub(crate) fn documents(bytes: &[u8]) {
@@ -117,6 +82,23 @@ pub(crate) fn texts(bytes: &[u8]) {
         }
         _ => {
             let _ = prep_jobs::resources::parse_size(text);
+        }
+    }
+}
+
+/// An archive, read to its end.
+pub(crate) fn tar(bytes: &[u8]) {
+    let file = crate::unpack(bytes);
+    let mut tar = Tar::new("fuzzed", &file[..]);
+    let mut data = Vec::new();
+    let mut last = None;
+    while let Ok(Some(member)) = tar.next_member() {
+        assert!(last < Some(member.offset), "members go forward");
+        last = Some(member.offset);
+        data.clear();
+        match tar.read_to_end(&mut data) {
+            Ok(_) => assert_eq!(data.len() as u64, member.bytes),
+            Err(_) => break,
         }
     }
 }

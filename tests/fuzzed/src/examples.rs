@@ -1,11 +1,27 @@
 use std::sync::LazyLock;
 
 use prep_formats::columns::BatchDecoder;
-use prep_formats::example::{Example, ExampleView, FeatureView};
+use prep_formats::example::{
+    Example, ExampleView, FeatureListView, FeatureView, SequenceExample, SequenceExampleView,
+};
 use prep_formats::features::Features;
 
-/// A record as a message.
+/// A record as a message of either kind.
 pub(crate) fn example(record: &[u8]) {
+    let owned = SequenceExample::decode(record);
+    let view = SequenceExampleView::parse(record);
+    assert_eq!(owned.is_ok(), view.is_ok(), "owned and view differ");
+    if let (Ok(owned), Ok(view)) = (owned, view) {
+        for (name, list) in view.feature_lists() {
+            assert_eq!(
+                view.feature_list(name).map(FeatureListView::len),
+                Some(list.len())
+            );
+        }
+        let encoded = owned.encode();
+        let again = SequenceExample::decode(&encoded).expect("our own bytes");
+        assert_eq!(again.encode(), encoded);
+    }
     let owned = Example::decode(record);
     let view = ExampleView::parse(record);
     assert_eq!(owned.is_ok(), view.is_ok(), "owned and view differ");
