@@ -746,3 +746,43 @@ fn cat_decodes_a_folder_of_tfds_as_tfds_does() {
     let run = prep.run(arguments("cat", empty.path(), &[])).expect(1);
     assert!(run.stderr.contains("features.json"), "{}", run.stderr);
 }
+
+/// A sharded set may have shards without records: all commands take them.
+#[test]
+fn empty_files_are_whole() {
+    let (prep, folder) = (Prep::new(), temp_dir());
+    let empty = Writer::new(Vec::new(), WriteOptions::parse("zstd:3").unwrap())
+        .unwrap()
+        .finish()
+        .unwrap();
+    for shard in 0..3 {
+        let bytes = if shard == 1 {
+            array_record("zstd:3")
+        } else {
+            empty.clone()
+        };
+        put(
+            folder.path(),
+            &format!("x.array_record-0000{shard}-of-00003"),
+            &bytes,
+        );
+    }
+    let pattern = format!("{}/*", folder.path().display());
+    let lines = prep.run(["verify", &pattern, "--json"]).expect(0).json();
+    let records: Vec<&Value> = lines.iter().map(|line| &line["records"]).collect();
+    assert_eq!(records, [&json!(0), &json!(20), &json!(0)]);
+    let lines = prep.run(["cat", &pattern, "--json"]).expect(0).json();
+    assert_eq!(lines.len(), 20);
+    assert_eq!(lines[19]["index"], 19);
+    let lines = prep.run(["inspect", &pattern, "--json"]).expect(0).json();
+    assert_eq!(
+        (&lines[0]["records"], &lines[0]["record_sizes"]["min"]),
+        (&json!(0), &Value::Null)
+    );
+    let out = folder.path().join("out");
+    fs::create_dir(&out).unwrap();
+    let one = folder.path().join("x.array_record-00000-of-00003");
+    prep.run(arguments("salvage", &one, &["-o", out.to_str().unwrap()]))
+        .expect(0);
+    assert!(fs::read(out.join("x.array_record-00000-of-00003")).unwrap() == empty);
+}

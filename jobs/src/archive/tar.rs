@@ -60,6 +60,9 @@ pub struct Tar<R> {
     data: u64,
     padding: u64,
     ended: bool,
+    /// Path of the current member, and of the last that was gone over to its end.
+    current: Option<String>,
+    last_whole: Option<String>,
 }
 
 impl<R: Read> Tar<R> {
@@ -72,6 +75,8 @@ impl<R: Read> Tar<R> {
             data: 0,
             padding: 0,
             ended: false,
+            current: None,
+            last_whole: None,
         }
     }
 
@@ -147,8 +152,10 @@ impl<R: Read> Tar<R> {
                 _ => size.unwrap_or(stated),
             };
             self.begin_data(offset, bytes)?;
+            let path = long_name.unwrap_or_else(|| header_path(&header));
+            self.current = Some(path.clone());
             return Ok(Some(Member {
-                path: long_name.unwrap_or_else(|| header_path(&header)),
+                path,
                 kind,
                 bytes,
                 offset,
@@ -184,7 +191,7 @@ impl<R: Read> Tar<R> {
                 Ok(0) => return Err(self.cut()),
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(self.among_members(error)),
             }
         }
         self.offset += BLOCK_BYTES as u64;
@@ -193,18 +200,48 @@ impl<R: Read> Tar<R> {
 
     fn skip_data(&mut self) -> io::Result<()> {
         let wanted = self.data + self.padding;
-        let skipped = io::copy(&mut (&mut self.inner).take(wanted), &mut io::sink())?;
+        let skipped = io::copy(&mut (&mut self.inner).take(wanted), &mut io::sink())
+            .map_err(|error| self.among_members(error))?;
         self.offset += skipped;
         if skipped < wanted {
             return Err(self.cut());
         }
         (self.data, self.padding) = (0, 0);
+        if self.current.is_some() {
+            self.last_whole = self.current.take();
+        }
         Ok(())
     }
 
     fn cut(&self) -> io::Error {
-        let text = format!("{}: the archive is cut short at byte {}", self.name, self.offset);
+        let text = format!(
+            "{}: the archive is cut short at byte {}{}",
+            self.name,
+            self.offset,
+            self.members()
+        );
         io::Error::new(io::ErrorKind::UnexpectedEof, text)
+    }
+
+    /// An error of the stream behind, with the members it came between where it is damage: the container is cut or broken.
+    fn among_members(&self, error: io::Error) -> io::Error {
+        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+        if matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof) {
+            return io::Error::new(error.kind(), format!("{error}{}", self.members()));
+        }
+        error
+    }
+
+    /// `, in member \`b\`; the last whole member is \`a\``.
+    fn members(&self) -> String {
+        let current = self
+            .current
+            .as_ref()
+            .map_or(String::new(), |path| format!(", in member `{path}`"));
+        match &self.last_whole {
+            Some(path) => format!("{current}; the last whole member is `{path}`"),
+            None => format!("{current}; no member is whole"),
+        }
     }
 
     fn damaged(&self, offset: u64, reason: &str) -> io::Error {
@@ -219,7 +256,10 @@ impl<R: Read> Read for Tar<R> {
         if limit == 0 {
             return Ok(0);
         }
-        let count = self.inner.read(&mut buffer[..limit])?;
+        let count = match self.inner.read(&mut buffer[..limit]) {
+            Ok(count) => count,
+            Err(error) => return Err(self.among_members(error)),
+        };
         if count == 0 {
             return Err(self.cut());
         }
@@ -383,6 +423,29 @@ mod tests {
                 Err(error) => assert!(error.to_string().contains("cut short"), "{length}: {error}"),
             }
         }
+    }
+
+    #[test]
+    fn a_cut_names_the_last_whole_member() {
+        let bytes = archive(&[("a", &[1; 600]), ("b", &[2; 600]), ("c", b"x")]);
+        let said = |length: usize| list(&bytes[..length]).unwrap_err().to_string();
+        // A header of 512 bytes, and data padded to 1024.
+        assert!(
+            said(600).ends_with("at byte 600, in member `a`; no member is whole"),
+            "{}",
+            said(600)
+        );
+        assert!(
+            said(2500).contains("at byte 2500, in member `b`; the last whole member is `a`"),
+            "{}",
+            said(2500)
+        );
+        // In the header of the third.
+        assert!(
+            said(3100).ends_with("; the last whole member is `b`"),
+            "{}",
+            said(3100)
+        );
     }
 
     #[test]
