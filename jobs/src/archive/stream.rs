@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use flate2::bufread::MultiGzDecoder;
 
-use crate::error::{Cancelled, Hinted};
+use crate::error::Cancelled;
 use crate::monitor::{Meter, Monitor};
 
 /// Bytes read from a file at a time: beyond 256 KiB unpacking gets no faster.
@@ -57,13 +57,6 @@ impl Stream {
         let start = reader
             .fill_buf()
             .with_context(|| format!("could not read {name}"))?;
-        if start.is_empty() {
-            return Err(Hinted::new(
-                format!("{name} is empty: it has 0 bytes"),
-                "fetch or copy it again; the copy was perhaps stopped before it began",
-            )
-            .into());
-        }
         let inner = if start.starts_with(&[0x1f, 0x8b]) {
             Inner::Gzip(Box::new(MultiGzDecoder::new(reader)))
         } else {

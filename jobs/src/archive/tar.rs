@@ -96,6 +96,15 @@ impl<R: Read> Tar<R> {
             let mut header = [0; BLOCK_BYTES];
             if !self.read_block(&mut header)? {
                 self.ended = true;
+                if offset == 0 {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        format!(
+                            "{} is empty: it has 0 bytes; fetch or copy it again, the copy was perhaps stopped before it began",
+                            self.name
+                        ),
+                    ));
+                }
                 return Ok(None);
             }
             if header.iter().all(|byte| *byte == 0) {
