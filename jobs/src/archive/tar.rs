@@ -426,7 +426,9 @@ mod tests {
     fn a_cut_at_any_byte_is_an_error_or_shows_fewer_members() {
         let bytes = archive(&[("a", &[1; 600]), ("b", &[2; 10])]);
         let whole = list(&bytes).unwrap();
-        for length in 0..bytes.len() {
+        let empty = list(b"").unwrap_err().to_string();
+        assert!(empty.contains("is empty: it has 0 bytes"), "{empty}");
+        for length in 1..bytes.len() {
             match list(&bytes[..length]) {
                 Ok(found) => assert!(found.len() <= 2 && found[..] == whole[..found.len()], "{length}"),
                 Err(error) => assert!(error.to_string().contains("cut short"), "{length}: {error}"),
