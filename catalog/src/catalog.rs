@@ -300,9 +300,13 @@ impl Catalog {
     /// [`Error::UnknownDataset`] (with near names), [`Error::UnknownConfig`], [`Error::UnknownVersion`] (with those there are),
     /// [`Error::Data`] if the folder does not hold what the log means, and those of [`Catalog::state`].
     pub fn resolve(&self, dataset: &DatasetName) -> Result<Resolved> {
-        let mut look = 0;
+        let (mut look, mut last) = (0, None);
         loop {
             let (state, found) = self.select(dataset)?;
+            // Only looks at the same entry count: a version that was replaced meanwhile is another one to find.
+            if last.replace(found.log_number) != Some(found.log_number) {
+                look = 0;
+            }
             let staged = found.record.staged_path.as_deref();
             let mut reasons = Vec::new();
             for (is_staged, path) in [(false, Some(found.record.path.as_str())), (true, staged)] {
