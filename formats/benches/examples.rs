@@ -5,7 +5,6 @@
 #![expect(clippy::print_stdout, reason = "its results are what the program is for")]
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use prep_formats::columns::{BatchDecoder, ColumnData};
 use prep_formats::example::{Example, FeatureList};
@@ -13,33 +12,11 @@ use prep_formats::features::{Encoding, Feature, Features};
 use prep_formats::png::{Decoder, Encoder, Info};
 use prep_formats::value::{DType, Value};
 
-/// Nanoseconds that this thread has had a processor: other programs on the machine do not count. The clock where Linux does not tell.
-fn processor_time(start: Instant) -> u64 {
-    std::fs::read_to_string("/proc/thread-self/schedstat")
-        .ok()
-        .and_then(|text| text.split(' ').next()?.parse().ok())
-        .unwrap_or_else(|| start.elapsed().as_nanos() as u64)
-}
+mod support;
 
-/// Median microseconds of processor time an item of `work` over seven passes, each of 50 ms or more: Linux counts in steps of 4.
-fn time(items: usize, mut work: impl FnMut()) -> f64 {
-    let start = Instant::now();
-    let mut passes: Vec<f64> = (0..7)
-        .map(|_| {
-            let before = processor_time(start);
-            let mut repeats = 0;
-            loop {
-                work();
-                repeats += 1;
-                let spent = processor_time(start) - before;
-                if spent >= 50_000_000 {
-                    break spent as f64 / f64::from(repeats);
-                }
-            }
-        })
-        .collect();
-    passes.sort_by(f64::total_cmp);
-    passes[passes.len() / 2] / 1e3 / items as f64
+/// Median microseconds of CPU an item.
+fn time(items: usize, work: impl FnMut()) -> f64 {
+    support::time(items, work) / 1e3
 }
 
 /// Pictures of `kind`: 0 noisy as small photographs are, 1 dark strokes on nothing.

@@ -9,47 +9,13 @@ use std::hint::black_box;
 use highway::{HighwayHash, HighwayHasher, Key};
 use prep_formats::array_record::{Reader, RecordBatch, ScanOptions, Scratch, WriteOptions, Writer};
 
+mod support;
+
+use support::{cpu_time, next, texts};
+
 const NUM_RECORDS: usize = 200_000;
 const BATCH: usize = 256;
 const NUM_SHARDS: usize = 1000;
-
-/// A generator that is the same everywhere.
-fn next(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
-/// Texts of 500 to 1,500 bytes of words of two to nine letters.
-fn records() -> Vec<Vec<u8>> {
-    let mut state = 42;
-    let words: Vec<Vec<u8>> = (0..2000)
-        .map(|_| {
-            (0..2 + next(&mut state) % 8)
-                .map(|_| b'a' + (next(&mut state) % 26) as u8)
-                .collect()
-        })
-        .collect();
-    (0..NUM_RECORDS)
-        .map(|_| {
-            let length = 500 + next(&mut state) as usize % 1000;
-            let mut record = Vec::with_capacity(length + 10);
-            while record.len() < length {
-                // Frequent words are frequent.
-                let rank = (next(&mut state) % 2000 * (next(&mut state) % 2000) / 2000) as usize;
-                record.extend_from_slice(&words[rank]);
-                record.push(b' ');
-            }
-            record
-        })
-        .collect()
-}
-
-fn cpu_time() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
 
 /// Runs `pass` five times and prints the best.
 fn measure(name: &str, items: usize, expected: u64, mut pass: impl FnMut() -> u64) {
@@ -69,7 +35,7 @@ fn sum(record: &[u8]) -> u64 {
 }
 
 fn main() {
-    let records = records();
+    let records = texts(NUM_RECORDS);
     let expected: u64 = records.iter().map(|record| sum(record)).sum();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut order: Vec<u64> = (0..NUM_RECORDS as u64).collect();

@@ -4,46 +4,12 @@
 #![expect(clippy::print_stdout, reason = "its results are what the program is for")]
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use prep_formats::example::{Example, ExampleView, FeatureList, FeatureView};
 
-/// Nanoseconds that this thread has had a processor: other programs on the machine do not count. The clock where Linux does not tell.
-fn processor_time(start: Instant) -> u64 {
-    std::fs::read_to_string("/proc/thread-self/schedstat")
-        .ok()
-        .and_then(|text| text.split(' ').next()?.parse().ok())
-        .unwrap_or_else(|| start.elapsed().as_nanos() as u64)
-}
+mod support;
 
-/// Median nanoseconds an item of `work` over seven passes of 50 ms or more.
-fn time(items: usize, mut work: impl FnMut()) -> f64 {
-    let start = Instant::now();
-    let mut passes: Vec<f64> = (0..7)
-        .map(|_| {
-            let before = processor_time(start);
-            let mut repeats = 0;
-            loop {
-                work();
-                repeats += 1;
-                let spent = processor_time(start) - before;
-                if spent >= 50_000_000 {
-                    break spent as f64 / f64::from(repeats);
-                }
-            }
-        })
-        .collect();
-    passes.sort_by(f64::total_cmp);
-    passes[passes.len() / 2] / items as f64
-}
-
-/// A generator that is the same everywhere.
-fn next(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
+use support::{next, time};
 
 fn example(features: impl IntoIterator<Item = (&'static str, FeatureList)>) -> Vec<u8> {
     let features = features.into_iter();

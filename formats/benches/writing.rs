@@ -12,37 +12,9 @@ use std::time::Instant;
 use highway::{HighwayHash, HighwayHasher, Key};
 use prep_formats::array_record::{WriteOptions, Writer};
 
-/// A generator that is the same everywhere.
-fn next(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
+mod support;
 
-/// Texts of 500 to 1,500 bytes of words of two to nine letters, frequent words being frequent.
-fn texts() -> Vec<Vec<u8>> {
-    let mut state = 42;
-    let words: Vec<Vec<u8>> = (0..2000)
-        .map(|_| {
-            (0..2 + next(&mut state) % 8)
-                .map(|_| b'a' + (next(&mut state) % 26) as u8)
-                .collect()
-        })
-        .collect();
-    (0..100_000)
-        .map(|_| {
-            let length = 500 + next(&mut state) as usize % 1000;
-            let mut record = Vec::with_capacity(length + 10);
-            while record.len() < length {
-                let rank = (next(&mut state) % 2000 * (next(&mut state) % 2000) / 2000) as usize;
-                record.extend_from_slice(&words[rank]);
-                record.push(b' ');
-            }
-            record
-        })
-        .collect()
-}
+use support::{cpu_time, next, texts};
 
 /// Bytes that do not compress, as JPEG files, of 90 to 110 kB.
 fn pictures() -> Vec<Vec<u8>> {
@@ -53,12 +25,6 @@ fn pictures() -> Vec<Vec<u8>> {
             (0..length).map(|_| next(&mut state) as u8).collect()
         })
         .collect()
-}
-
-/// CPU time of this process so far, in nanoseconds, all threads.
-fn cpu_time() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Runs `pass` five times and prints the best; it gives a number that must be the same each time.
@@ -96,7 +62,7 @@ fn main() {
         .skip(1)
         .find(|argument| !argument.starts_with('-'));
     let filter = filter.as_deref().unwrap_or("");
-    for (kind, records) in [("1 kB", texts()), ("100 kB", pictures())] {
+    for (kind, records) in [("1 kB", texts(100_000)), ("100 kB", pictures())] {
         let count = records.len();
         let bytes: usize = records.iter().map(Vec::len).sum();
         println!("{kind}: {count} records, mean {} bytes", bytes / count);

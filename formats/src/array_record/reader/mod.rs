@@ -601,7 +601,7 @@ fn position(source: &dyn ReadAt, record: Option<u64>, offset: u64) -> Position {
 fn prefetch_line(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults, whatever the address; this one is inside a live slice. The safe twin is doing nothing (other
-    // processors do), and no result depends on it. Measured: see `benches/records.rs`, random reads with and without.
+    // processors do), and no result depends on it. Measured: see `benches/reading.rs`, random reads one by one and in batches.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast());
