@@ -12,6 +12,8 @@ use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use prep_formats::store::{AtomicFile, Existing, Location, block_on, object_store};
 
+use prep_formats::Position;
+
 use crate::{Error, Result};
 
 /// The objects below a location.
@@ -37,11 +39,18 @@ impl fmt::Debug for Store {
 
 impl Store {
     pub(crate) fn open(location: &Location) -> Result<Self> {
-        let place = match location.as_path() {
-            Some(path) => Location::from_path(clean(&path)?),
-            None => location.clone(),
+        // Reading one elsewhere would work; what a commit promises is not tested there, so none is begun.
+        let Some(path) = location.as_path() else {
+            return Err(prep_formats::Error::Unsupported {
+                at: Position {
+                    path: location.to_string(),
+                    ..Position::default()
+                },
+                reason: "a catalog lies in a local folder for now; give the path of one".into(),
+            }
+            .into());
         };
-        let (objects, root) = object_store(&place)?;
+        let (objects, root) = object_store(&Location::from_path(clean(&path)?))?;
         Ok(Self::new(location.clone(), objects, root))
     }
 

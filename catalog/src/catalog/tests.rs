@@ -702,6 +702,22 @@ fn killed_writers_leave_a_catalog_that_can_be_read_and_written() {
 }
 
 #[test]
+fn a_catalog_on_another_machine_is_refused() {
+    for url in [
+        "s3://bucket/catalog",
+        "gs://bucket",
+        "az://container/c",
+        "https://host/c",
+        "memory:///c",
+    ] {
+        let error = Catalog::open(&Location::parse(url).unwrap())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(url) && error.contains("a local folder"), "{error}");
+    }
+}
+
+#[test]
 fn a_lost_reply_is_found_out() {
     let objects = Arc::new(LosesReplies(InMemory::new()));
     let store = Store::new(
