@@ -47,6 +47,20 @@ fn damaged<T>(reason: impl Into<String>) -> Result<T, Fault> {
     Err(Fault::Damaged(reason.into()))
 }
 
+/// The codec that the data of a chunk begin with, and the rest of them.
+pub(super) fn take_codec(data: &[u8]) -> Result<(Codec, &[u8]), Fault> {
+    let Some((&byte, rest)) = data.split_first() else {
+        return damaged("the chunk is empty, a compression type was wanted");
+    };
+    let codec = Codec::from_byte(byte).ok_or_else(|| {
+        Fault::Unsupported(format!(
+            "the chunk has the unknown compression `{}`",
+            char::from(byte).escape_default()
+        ))
+    })?;
+    Ok((codec, rest))
+}
+
 /// A chunk whose header is right.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Located {
@@ -268,15 +282,7 @@ impl Decoded {
                 ));
             }
         }
-        let Some((&codec, mut rest)) = data.split_first() else {
-            return damaged("the chunk is empty, a compression type was wanted");
-        };
-        let Some(codec) = Codec::from_byte(codec) else {
-            return Err(Fault::Unsupported(format!(
-                "the chunk has the unknown compression `{}`",
-                char::from(codec).escape_default()
-            )));
-        };
+        let (codec, mut rest) = take_codec(data)?;
         let sizes =
             take_varint(&mut rest).and_then(|length| rest.split_at_checked(usize::try_from(length).ok()?));
         let Some((mut sizes, mut values)) = sizes else {

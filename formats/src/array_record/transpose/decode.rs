@@ -1,7 +1,7 @@
 //! Runs the state machine of a transposed chunk: joins the fields of records again, from the last to the first.
 
-use crate::array_record::chunk::Fault;
-use crate::array_record::codec::{Codec, Decompressor};
+use crate::array_record::chunk::{Fault, take_codec};
+use crate::array_record::codec::Decompressor;
 use crate::array_record::layout::{ChunkHeader, take_varint};
 use crate::array_record::transpose::machine::{Machine, Node, Op, max_header_bytes, part};
 
@@ -67,15 +67,7 @@ impl TransposeDecoder {
                 "{size} decoded bytes are claimed, at most {max_size} can be right"
             ));
         };
-        let Some((&codec, mut rest)) = data.split_first() else {
-            return damaged("the chunk is empty, a compression type was wanted");
-        };
-        let Some(codec) = Codec::from_byte(codec) else {
-            return Err(Fault::Unsupported(format!(
-                "the chunk has the unknown compression `{}`",
-                char::from(codec).escape_default()
-            )));
-        };
+        let (codec, mut rest) = take_codec(data)?;
         let header =
             take_varint(&mut rest).and_then(|length| rest.split_at_checked(usize::try_from(length).ok()?));
         let Some((stored_header, rest)) = header else {
