@@ -5,6 +5,8 @@ PYTHON ?= python3
 # Where `make install` puts the command: PREFIX/bin/prep. Empty: cargo's own folder.
 PREFIX ?=
 ROUNDS ?= 3
+# More flags of bench/run.py for `make bench-formats`.
+FORMATS ?=
 
 VENV := target/venv
 BENCH_VENV := target/bench-venv
@@ -101,9 +103,9 @@ bench: bench-programs ## prep and its peers side by side: ROUNDS=3, about 20 min
 	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK) \
 		--fashion "$$(bench/fashion_mnist.sh $(CURDIR)/$(BENCH_WORK))" --rounds $(ROUNDS)
 
-bench-formats: bench-programs ## The part about formats alone: about 10 minutes
+bench-formats: bench-programs ## The part about formats alone: about 10 minutes (FORMATS="--only REGEX" for some rows)
 	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK) \
-		--parts formats --rounds $(ROUNDS)
+		--parts formats --rounds $(ROUNDS) $(FORMATS)
 
 bench-quick: bench-programs ## All of it, one round over a fifth of the data or less: to see that it runs, not to quote
 	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK)-quick \
