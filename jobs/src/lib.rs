@@ -18,6 +18,8 @@
     clippy::print_stdout,
     reason = "standard output is the data channel of the command"
 )]
+// `cli::output::say` instead: a closed standard error is no reason to panic.
+#![warn(clippy::print_stderr)]
 
 pub mod archive;
 pub mod build;

@@ -749,6 +749,32 @@ fn cat_decodes_a_folder_of_tfds_as_tfds_does() {
 
 /// A sharded set may have shards without records: all commands take them.
 #[test]
+fn a_closed_standard_error_changes_no_exit_code() {
+    let (prep, folder) = (Prep::new(), temp_dir());
+    let mut damaged = array_record("uncompressed");
+    let last = damaged.len() - 1;
+    damaged[last] ^= 1;
+    let good = put(folder.path(), "good.array_record", &array_record("uncompressed"));
+    let bad = put(folder.path(), "bad.array_record", &damaged);
+    for (arguments, code) in [
+        (vec!["verify".as_ref(), good.as_os_str(), good.as_os_str()], 0),
+        (vec!["verify".as_ref(), good.as_os_str(), bad.as_os_str()], 1),
+        (vec!["list".as_ref()], 0),
+        (vec!["cat".as_ref(), "nothing".as_ref()], 1),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let status = prep
+            .command(&arguments)
+            .stdout(std::process::Stdio::null())
+            .stderr(writer)
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
+}
+
+#[test]
 fn empty_files_are_whole() {
     let (prep, folder) = (Prep::new(), temp_dir());
     let empty = Writer::new(Vec::new(), WriteOptions::parse("zstd:3").unwrap())

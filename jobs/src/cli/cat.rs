@@ -17,7 +17,7 @@ use prep_formats::{Error, Position};
 use prep_loader::is_tfds_folder;
 use sha2::{Digest, Sha256};
 
-use crate::cli::output::{Hinted, Usage};
+use crate::cli::output::{Hinted, Usage, say};
 use crate::cli::record_file::{Kind, kind, open_tfrecord};
 use crate::cli::{Global, Outcome, cat_dataset, targets};
 
@@ -172,7 +172,10 @@ pub(crate) fn run(args: &Cat, global: &Global) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     if !global.quiet {
-        eprintln!("skipped {skipped} damaged records of {}", args.target);
+        say(format_args!(
+            "skipped {skipped} damaged records of {}",
+            args.target
+        ));
     }
     Ok(Outcome::Skipped)
 }
@@ -397,7 +400,7 @@ impl Printer<'_> {
             writeln!(self.output, r#"{{"index": {index}, "error": {text}}}"#)?;
         } else {
             self.output.flush()?;
-            eprintln!("record {index} left out: {text}");
+            say(format_args!("record {index} left out: {text}"));
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::cli::cat::Cat;
 use crate::cli::from_catalog;
+use crate::cli::output::say;
 use crate::cli::{Global, Outcome};
 
 /// Examples decoded at once.
@@ -77,7 +78,10 @@ pub(crate) fn run(args: &Cat, global: &Global) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     if !global.quiet {
-        eprintln!("skipped {skipped} damaged records of {}", args.target);
+        say(format_args!(
+            "skipped {skipped} damaged records of {}",
+            args.target
+        ));
     }
     Ok(Outcome::Skipped)
 }

@@ -11,7 +11,7 @@ use prep_formats::array_record::{Reader, SIGNATURE, Scratch};
 use prep_formats::store::{PositionedFile, ReadAt};
 use serde_json::{Value, json};
 
-use crate::cli::output::Hinted;
+use crate::cli::output::{Hinted, say};
 use crate::cli::record_file::{Kind, compression_name, kind, open_tfrecord};
 use crate::cli::{Global, Outcome, targets, verify, verify_dataset};
 use crate::resources::show_size;
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Inspect, global: &Global) -> anyhow::Result<Outcome> {
         }
     }
     if !global.quiet && damaged {
-        eprintln!("some records cannot be read: `prep verify` says which and why");
+        say("some records cannot be read: `prep verify` says which and why");
     }
     Ok(if failed { Outcome::No } else { Outcome::Done })
 }

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use clap::Args;
 use prep_catalog::Listed;
 
+use crate::cli::output::say;
 use crate::cli::{Global, Outcome, from_catalog};
 use crate::describe;
 
@@ -43,12 +44,12 @@ pub(crate) fn run(args: &List, global: &Global) -> anyhow::Result<Outcome> {
             writeln!(out, "{title:name$}  {counts:splits$}  {path}")?;
         }
         if rows.is_empty() && listing.problems.is_empty() && !global.quiet {
-            eprintln!("catalog `{}` has no datasets", catalog.location());
+            say(format_args!("catalog `{}` has no datasets", catalog.location()));
         }
     }
     out.flush()?;
     for problem in &listing.problems {
-        eprintln!("warning: {problem}");
+        say(format_args!("warning: {problem}"));
     }
     Ok(if listing.problems.is_empty() {
         Outcome::Done

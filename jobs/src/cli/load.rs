@@ -16,7 +16,7 @@ use prep_catalog::Catalog;
 use prep_loader::{Dataset, LoadOptions, Order, Plan, State};
 use serde::Serialize;
 
-use crate::cli::output::{Hinted, Usage};
+use crate::cli::output::{Hinted, Usage, say};
 use crate::cli::{Global, Outcome, stop};
 
 /// Rows of a batch where none are asked for.
@@ -343,7 +343,7 @@ fn note_position(plan: &Plan, options: &LoadOptions, global: &Global) {
             dealing.global_batch_size()
         )
     };
-    let _ = writeln!(std::io::stderr(), "note: no batch comes: {why}");
+    say(format_args!("note: no batch comes: {why}"));
 }
 
 fn read_shard(text: &str) -> anyhow::Result<(u64, u64)> {

@@ -11,6 +11,11 @@ pub(crate) use crate::error::Hinted;
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
+/// A line for people, on standard error. If nobody listens there (`2>&1 | head`), nobody is told: `eprintln!` would panic.
+pub(crate) fn say(text: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 /// Prints an error with its causes and gives the exit code. A closed pipe on stdout is success.
 pub(crate) fn finish(result: anyhow::Result<Outcome>) -> u8 {
     let error = match result {

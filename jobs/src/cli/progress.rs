@@ -11,6 +11,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use crate::cli::Global;
+use crate::cli::output::say;
 use crate::monitor::{Monitor, Stage, Unit};
 use crate::resources::show_size;
 
@@ -92,11 +93,6 @@ fn each_tick(over: &AtomicBool, mut show: impl FnMut(bool)) {
         }
         std::thread::park_timeout(TICK);
     }
-}
-
-fn say(text: &str) {
-    // Nobody listens: then nobody is told.
-    let _ = writeln!(io::stderr(), "{text}");
 }
 
 fn lines(monitor: &Monitor, over: &AtomicBool) {

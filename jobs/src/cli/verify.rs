@@ -16,7 +16,7 @@ use prep_formats::store::{PositionedFile, ReadAt};
 use prep_formats::tfrecord;
 use sha2::{Digest, Sha256};
 
-use crate::cli::output::Usage;
+use crate::cli::output::{Usage, say};
 use crate::cli::progress::Display;
 use crate::cli::record_file::{Kind, kind, kind_by_name};
 use crate::cli::{Global, Outcome, targets, verify_dataset};
@@ -122,7 +122,9 @@ pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
         look.meter.finish();
     }
     if !args.json && !global.quiet && num_files > 1 {
-        eprintln!("{num_files} files, {num_records} records, {num_damaged} files damaged");
+        say(format_args!(
+            "{num_files} files, {num_records} records, {num_damaged} files damaged"
+        ));
     }
     Ok(if num_damaged == 0 {
         Outcome::Done
