@@ -99,7 +99,7 @@ fn lines(monitor: &Monitor, over: &AtomicBool) {
     let mut told: HashMap<usize, (Instant, bool)> = HashMap::new();
     each_tick(over, |_| {
         for note in monitor.take_notes() {
-            say(&format!(
+            say(format_args!(
                 "{}{}",
                 if note.warning { "warning: " } else { "" },
                 note.text
@@ -112,7 +112,7 @@ fn lines(monitor: &Monitor, over: &AtomicBool) {
                 continue;
             }
             (*last, *finished) = (now, stage.finished);
-            say(&line(stage));
+            say(line(stage));
         }
     });
 }
