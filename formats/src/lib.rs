@@ -15,5 +15,6 @@ pub mod png;
 pub mod store;
 pub mod tfrecord;
 pub mod value;
+pub mod webdataset;
 
 pub use error::{Error, Position, Result};
