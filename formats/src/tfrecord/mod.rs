@@ -36,6 +36,7 @@
 mod frame;
 mod index;
 mod indexed;
+mod inflate;
 mod reader;
 mod salvage;
 mod scanner;

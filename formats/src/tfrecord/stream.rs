@@ -6,6 +6,7 @@ use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
 use crate::tfrecord::Compression;
 use crate::tfrecord::frame::{HEADER, detect};
+use crate::tfrecord::inflate::{Inflater, Wrapper};
 use crate::{Error, Position, Result};
 
 /// Compressed bytes asked of the source at once.
@@ -22,8 +23,8 @@ type Source<R> = Chain<Cursor<Vec<u8>>, R>;
 
 enum Input<R: Read> {
     Plain(Source<R>),
-    Gzip(Box<flate2::bufread::MultiGzDecoder<BufReader<Source<R>>>>),
-    Zlib(Box<flate2::bufread::ZlibDecoder<BufReader<Source<R>>>>),
+    Gzip(Box<Inflater<BufReader<Source<R>>>>),
+    Zlib(Box<Inflater<BufReader<Source<R>>>>),
     Zstd(Box<ZstdReader<BufReader<Source<R>>>>),
 }
 
@@ -59,10 +60,8 @@ impl<R: Read> Stream<R> {
         let buffered = |source| BufReader::with_capacity(COMPRESSED_BYTES, source);
         let input = match compression {
             Compression::Plain => Input::Plain(source),
-            Compression::Gzip => {
-                Input::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(buffered(source))))
-            }
-            Compression::Zlib => Input::Zlib(Box::new(flate2::bufread::ZlibDecoder::new(buffered(source)))),
+            Compression::Gzip => Input::Gzip(Box::new(Inflater::new(buffered(source), Wrapper::Gzip))),
+            Compression::Zlib => Input::Zlib(Box::new(Inflater::new(buffered(source), Wrapper::Zlib))),
             Compression::Zstd => {
                 let decoder = ZstdReader::new(buffered(source)).map_err(Error::io(name, "decompress"))?;
                 Input::Zstd(Box::new(decoder))
@@ -88,19 +87,7 @@ impl<R: Read> Stream<R> {
         let result = loop {
             let result = match &mut self.input {
                 Input::Plain(source) => source.read(buffer),
-                Input::Gzip(decoder) => decoder.read(buffer),
-                Input::Zlib(decoder) => match decoder.read(buffer) {
-                    // Members follow members in gzip and zstd, whose decoders see to it themselves.
-                    Ok(0) if !buffer.is_empty() => match ended(decoder.get_mut()) {
-                        Ok(true) => Ok(0),
-                        Ok(false) => Err(io::Error::new(
-                            io::ErrorKind::InvalidData,
-                            "bytes follow the end of the zlib stream",
-                        )),
-                        Err(error) => Err(error),
-                    },
-                    other => other,
-                },
+                Input::Gzip(decoder) | Input::Zlib(decoder) => decoder.read(buffer),
                 Input::Zstd(decoder) => decoder.read(buffer),
             };
             match result {
@@ -142,11 +129,6 @@ fn read_fully(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
         }
     }
     Ok(filled)
-}
-
-/// Whether a source has no more bytes.
-fn ended(source: &mut impl BufRead) -> io::Result<bool> {
-    Ok(source.fill_buf()?.is_empty())
 }
 
 /// Decompresses zstd frames, one after the other, to the end of the source.
