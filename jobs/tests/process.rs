@@ -118,6 +118,29 @@ fn a_report_that_cannot_be_written_is_told_before_anything_is_built() {
 }
 
 #[test]
+fn a_spill_folder_is_looked_at_before_anything_is_built() {
+    let home = tempfile::tempdir().unwrap();
+    let catalog = home.path().join("c");
+    let absent = home.path().join("absent");
+    let (_, err) = expect(
+        build(&catalog, &["--spill-dir", absent.to_str().unwrap()])
+            .output()
+            .unwrap(),
+        1,
+    );
+    assert!(
+        err.contains("could not use the spill folder") && err.contains("hint: "),
+        "{err}"
+    );
+    assert!(!catalog.exists());
+    let spill = home.path().join("spill");
+    std::fs::create_dir(&spill).unwrap();
+    let more = ["--spill-dir", spill.to_str().unwrap(), "--memory", "16M"];
+    expect(build(&catalog, &more).output().unwrap(), 0);
+    assert_eq!(std::fs::read_dir(&spill).unwrap().count(), 0);
+}
+
+#[test]
 fn exit_codes_tell_failure_wrong_usage_and_skipped_records() {
     let home = tempfile::tempdir().unwrap();
     let catalog = home.path().join("c");

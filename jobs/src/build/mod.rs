@@ -88,6 +88,8 @@ pub struct BuildRequest {
     pub workers: usize,
     /// Memory budget in bytes.
     pub memory_bytes: u64,
+    /// Folder for records that do not fit into memory; `None` for one inside staging. It must exist.
+    pub spill_folder: Option<PathBuf>,
     /// Shards of each split; `None` for the builder's numbers.
     pub shards: Option<u64>,
     /// What to do with damaged records.
@@ -123,6 +125,7 @@ impl BuildRequest {
             data_dir: None,
             workers: resources::default_workers(),
             memory_bytes: resources::default_memory(),
+            spill_folder: None,
             shards: None,
             on_error: OnError::Fail,
             overwrite: false,
@@ -165,6 +168,13 @@ impl BuildRequest {
     #[must_use]
     pub fn memory_bytes(mut self, memory_bytes: u64) -> Self {
         self.memory_bytes = memory_bytes;
+        self
+    }
+
+    /// Sets the folder for records that do not fit into memory; it must exist. Default: one inside staging.
+    #[must_use]
+    pub fn spill_folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.spill_folder = Some(folder.into());
         self
     }
 
@@ -824,7 +834,7 @@ impl Build {
                 on_error: request.on_error,
                 workers: request.workers,
                 memory_bytes: usize::try_from(request.memory_bytes).unwrap_or(usize::MAX),
-                spill_folder: staging.spill(),
+                spill_folder: request.spill_folder.clone().unwrap_or_else(|| staging.spill()),
                 monitor: Arc::clone(monitor),
             });
             meter.finish();

@@ -9,6 +9,7 @@ mod cat_dataset;
 mod completions;
 mod from_catalog;
 mod inspect;
+mod job_args;
 mod list;
 mod load;
 mod output;
