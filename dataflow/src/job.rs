@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -53,6 +53,19 @@ pub(crate) struct Job {
     moved_ms: AtomicU64,
     workers: Mutex<Vec<Thread>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// One for each source of the graph.
+    turns: Mutex<Vec<Turns>>,
+}
+
+/// Whose turn it is among the tasks of a source: the threads of a process share it, so that each task has one of them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Turns(Arc<AtomicUsize>);
+
+impl Turns {
+    /// The next task, from 0; more than there are, in the end.
+    pub(crate) fn next(&self) -> usize {
+        self.0.fetch_add(1, Relaxed)
+    }
 }
 
 thread_local! {
@@ -82,6 +95,7 @@ impl Job {
             moved_ms: AtomicU64::new(0),
             workers: Mutex::default(),
             threads: Mutex::default(),
+            turns: Mutex::default(),
         })
     }
 
@@ -113,6 +127,15 @@ impl Job {
         if self.started.elapsed().saturating_sub(moved) > after {
             self.fail(Error::Stalled(after));
         }
+    }
+
+    /// The turns of the graph's source `index`, for all workers of the process.
+    pub(crate) fn turns(&self, index: usize) -> Turns {
+        let mut turns = lock(&self.turns);
+        if turns.len() <= index {
+            turns.resize_with(index + 1, Turns::default);
+        }
+        turns[index].clone()
     }
 
     pub(crate) fn register_worker(&self) {

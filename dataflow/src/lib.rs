@@ -2,6 +2,7 @@
 
 mod container;
 mod error;
+mod flow;
 mod job;
 mod operators;
 mod options;

@@ -91,8 +91,8 @@ pub(crate) struct Shares {
     pub(crate) batch_bytes: usize,
     /// What a source thread may have read ahead of its worker.
     pub(crate) read_ahead_bytes: usize,
-    /// Records that go to a shard's writer together: one epoch of the second half of the job.
-    pub(crate) write_batch_bytes: usize,
+    /// Sorted records that go to a shard's writer together, or are let into the graph in one epoch.
+    pub(crate) replay_bytes: usize,
     /// One block of a spill file.
     pub(crate) block_bytes: usize,
     /// How many sorted runs are merged at once.
@@ -102,18 +102,35 @@ pub(crate) struct Shares {
 /// Epochs in flight. From the timely study: 8 to 16 hide the round trip of an acknowledgement.
 pub(crate) const WINDOW: u64 = 8;
 
+/// What a graph asks memory for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Demand {
+    pub(crate) sources: usize,
+    pub(crate) sorts: usize,
+    /// Stages that read sorted records and let them into the graph again.
+    pub(crate) replays: usize,
+}
+
 impl Shares {
-    pub(crate) fn new(memory_bytes: usize, workers: usize) -> Self {
+    pub(crate) fn new(memory_bytes: usize, workers: usize, demand: Demand) -> Self {
+        let (sources, sorts, replays) = (demand.sources.max(1), demand.sorts.max(1), demand.replays.max(1));
         let worker = (memory_bytes / workers).max(1 << 20);
-        let arena_bytes = worker / 4;
-        let epoch_bytes = (worker / 8 / WINDOW as usize).clamp(16 << 10, 4 << 20);
+        let arena_bytes = worker / 4 / sorts;
+        let epochs = worker / 8 / WINDOW as usize;
         let block_bytes = (arena_bytes / 128).clamp(4 << 10, 256 << 10);
+        // A source on its own stands still while sorted records are read; several don't.
+        let read_ahead = if sources + replays > 2 {
+            worker / 64
+        } else {
+            worker / 32
+        };
+        let epoch_bytes = (epochs / sources).clamp(16 << 10, 4 << 20);
         Self {
             arena_bytes,
             epoch_bytes,
             batch_bytes: (epoch_bytes / 8).clamp(4 << 10, 64 << 10),
-            read_ahead_bytes: (worker / 32).clamp(32 << 10, 8 << 20),
-            write_batch_bytes: epoch_bytes.min(1 << 20),
+            read_ahead_bytes: (read_ahead / sources.max(replays)).clamp(32 << 10, 8 << 20),
+            replay_bytes: (epochs / replays).clamp(16 << 10, 1 << 20),
             block_bytes,
             // While runs are merged, both arenas are empty.
             fan_in: (arena_bytes / block_bytes * 3 / 2).clamp(4, 512),
@@ -128,26 +145,28 @@ mod tests {
     #[test]
     fn shares_fit_into_the_budget() {
         for workers in [1, 2, 3, 4, 16] {
-            for memory in [1usize << 20, 16 << 20, 64 << 20, 1 << 30, 64 << 30] {
-                let shares = Shares::new(memory, workers);
-                let window = WINDOW as usize;
-                let first =
-                    2 * shares.arena_bytes + 2 * window * shares.epoch_bytes + 2 * shares.read_ahead_bytes;
-                let second = 2 * shares.arena_bytes + 2 * window * shares.write_batch_bytes;
-                let merge = (shares.fan_in + 2) * shares.block_bytes;
-                let budget = memory.max(workers << 20);
-                assert!(
-                    workers * first <= budget,
-                    "{workers} workers, {memory} bytes: {shares:?}"
-                );
-                assert!(
-                    workers * second <= budget,
-                    "{workers} workers, {memory} bytes: {shares:?}"
-                );
-                assert!(
-                    merge <= 2 * shares.arena_bytes,
-                    "{workers} workers, {memory} bytes: {shares:?}"
-                );
+            for memory in [16usize << 20, 64 << 20, 1 << 30, 64 << 30] {
+                for (sources, sorts, replays) in [(1, 1, 1), (2, 1, 1), (1, 2, 2), (3, 3, 4)] {
+                    let memory = memory * sources * sorts;
+                    let demand = Demand {
+                        sources,
+                        sorts,
+                        replays,
+                    };
+                    let shares = Shares::new(memory, workers, demand);
+                    let window = 2 * WINDOW as usize;
+                    let arenas = 2 * sorts * shares.arena_bytes;
+                    let first = sources * (window * shares.epoch_bytes + 2 * shares.read_ahead_bytes);
+                    let second = replays * (window * shares.replay_bytes + shares.read_ahead_bytes);
+                    let budget = memory.max(workers << 20);
+                    let text = format!("{workers} workers, {memory} bytes, {demand:?}: {shares:?}");
+                    assert!(workers * (arenas + first) <= budget, "{text}");
+                    assert!(workers * (arenas + second) <= budget, "{text}");
+                    assert!(
+                        (shares.fan_in + 2) * shares.block_bytes <= 2 * shares.arena_bytes,
+                        "{text}"
+                    );
+                }
             }
         }
     }

@@ -1,20 +1,19 @@
 //! Building a job's graph: the pipeline, and the collections that flow between its stages.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use timely::communication::Config as Communication;
-use timely::dataflow::operators::feedback::Handle;
-use timely::dataflow::operators::{Concatenate, ConnectLoop};
 use timely::dataflow::{Scope, Stream};
 use timely::worker::Worker;
 use timely::{Config, WorkerConfig};
 
 use crate::container::Batch;
-use crate::job::Job;
-use crate::options::Shares;
+use crate::flow::{FlowId, Flows};
+use crate::job::{Job, Turns};
+use crate::options::{Demand, Shares};
 use crate::progress::Progress;
 use crate::{Error, Options, StopSignal};
 
@@ -43,16 +42,58 @@ pub(crate) struct Graph<'scope> {
     pub(crate) scope: Scope<'scope, Epoch>,
     pub(crate) job: Arc<Job>,
     pub(crate) options: Arc<Options>,
-    pub(crate) shares: Shares,
-    /// Feedback edges into the sources.
-    pub(crate) loops: RefCell<Vec<Handle<'scope, Epoch, Vec<()>>>>,
-    /// Where the sources' epochs end.
-    pub(crate) acks: RefCell<Vec<Acks<'scope>>>,
+    /// How the memory is dealt out, once the whole graph is known: to be read when an operator runs.
+    pub(crate) shares: Rc<Cell<Shares>>,
+    /// What the graph asks memory for, so far.
+    pub(crate) demand: Cell<Demand>,
+    /// Which sources share a window, and where their epochs end.
+    pub(crate) flows: RefCell<Flows<'scope>>,
 }
 
 impl Graph<'_> {
     pub(crate) fn progress(&self) -> &Progress {
         &self.options.progress
+    }
+
+    /// This process, and how many there are.
+    pub(crate) fn process(&self) -> (usize, usize) {
+        let (index, peers) = (self.scope.index(), self.scope.peers());
+        // Every process has the same number of workers, numbered in a row.
+        let workers = if self.options.serialise {
+            1
+        } else {
+            self.options.workers
+        };
+        (index / workers, peers / workers)
+    }
+
+    /// Whose turn it is among the tasks of a source, for all workers of this process.
+    pub(crate) fn turns(&self, source: usize) -> Turns {
+        if self.options.serialise {
+            Turns::default()
+        } else {
+            self.job.turns(source)
+        }
+    }
+
+    fn demand(&self, count: impl FnOnce(&mut Demand)) {
+        let mut demand = self.demand.get();
+        count(&mut demand);
+        self.demand.set(demand);
+    }
+
+    /// Notes a source, and gives its number in the graph.
+    pub(crate) fn count_source(&self) -> usize {
+        self.demand(|demand| demand.sources += 1);
+        self.demand.get().sources - 1
+    }
+
+    pub(crate) fn count_sort(&self) {
+        self.demand(|demand| demand.sorts += 1);
+    }
+
+    pub(crate) fn count_replay(&self) {
+        self.demand(|demand| demand.replays += 1);
     }
 }
 
@@ -80,8 +121,8 @@ impl<'scope> Pipeline<'scope> {
 pub struct Collection<'scope, T: 'static> {
     pub(crate) pipeline: Pipeline<'scope>,
     pub(crate) stream: Stream<'scope, Epoch, Batch<T>>,
-    /// Whether the sources wait for what becomes of these items; false behind a barrier.
-    pub(crate) acknowledged: bool,
+    /// The sources that wait for what becomes of these items.
+    pub(crate) flow: FlowId,
 }
 
 impl<T> std::fmt::Debug for Collection<'_, T> {
@@ -157,17 +198,21 @@ where
                 scope,
                 job: job.clone(),
                 options: options.clone(),
-                shares: Shares::new(options.memory_bytes, options.workers),
-                loops: RefCell::default(),
-                acks: RefCell::default(),
+                shares: Rc::new(Cell::new(Shares::new(
+                    options.memory_bytes,
+                    options.workers,
+                    Demand::default(),
+                ))),
+                demand: Cell::default(),
+                flows: RefCell::default(),
             };
             let pipeline = Pipeline(Rc::new(graph));
             // A panic here must not leave the graph half connected, which timely would answer with an abort.
             let built = catch_unwind(AssertUnwindSafe(|| build(&pipeline)));
-            let done = scope.concatenate(pipeline.0.acks.take());
-            for feedback in pipeline.0.loops.take() {
-                done.clone().connect_loop(feedback);
-            }
+            let graph = &pipeline.0;
+            graph.flows.take().connect(scope);
+            let shares = Shares::new(options.memory_bytes, options.workers, graph.demand.get());
+            graph.shares.set(shares);
             if let Err(panic) = built {
                 std::panic::resume_unwind(panic);
             }

@@ -1,5 +1,7 @@
 //! What moves through a job: typed items on their way to becoming records, and records.
 
+use std::cmp::Ordering;
+
 use bytes::Bytes;
 
 /// What orders a record inside its split: compared as bytes, so big-endian numbers sort as numbers.
@@ -94,6 +96,28 @@ pub struct Record {
     pub origin: u64,
     /// The payload.
     pub data: Bytes,
+}
+
+/// Compares two payloads. See [`SortOptions::then_by`](crate::SortOptions::then_by).
+pub(crate) type ThenBy = fn(&[u8], &[u8]) -> Ordering;
+
+/// How records are ordered: by split, key, payload where a comparison of payloads was given, and origin.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Order(pub(crate) Option<ThenBy>);
+
+impl Order {
+    pub(crate) fn compare(self, one: &Record, other: &Record) -> Ordering {
+        one.split
+            .cmp(&other.split)
+            .then_with(|| one.key.cmp(&other.key))
+            .then_with(|| self.payloads(&one.data, &other.data))
+            .then_with(|| one.origin.cmp(&other.origin))
+    }
+
+    /// Compares the payloads of two records of one split and key.
+    pub(crate) fn payloads(self, one: &[u8], other: &[u8]) -> Ordering {
+        self.0.map_or(Ordering::Equal, |compare| compare(one, other))
+    }
 }
 
 /// The origin of a record: ordinal of its source in the upper 24 bits, index of the record in it in the lower 40.

@@ -6,13 +6,13 @@
 //! its batches in the order of their epochs, whoever they are for, and no batch leaves while one that is 8 epochs older hasn't been
 //! written. Hence
 //!
-//! * a writer holds at most 8 batches that it can't write yet, each about [`Shares::write_batch_bytes`] long,
+//! * a writer holds at most 8 batches that it can't write yet, each about [`Shares::replay_bytes`] long,
 //! * and the oldest batch that isn't written can always be sent: its sender has nothing older to send before, and its writer has
 //!   written all that comes before. So there is no deadlock, with any numbers of shards, workers, and records.
 //!
 //! The schedule costs one segment (56 bytes) for each shard and each border between workers, whatever the number of records.
 //!
-//! [`Shares::write_batch_bytes`]: crate::options::Shares
+//! [`Shares::replay_bytes`]: crate::options::Shares
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -61,8 +61,6 @@ where
             items.unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(to_first, "Collect", move |_, _| {
                 move |input, _output| input.for_each(|_, items| lock(&place.0).append(items))
             });
-        if self.acknowledged {
-            self.pipeline.0.acks.borrow_mut().push(done);
-        }
+        self.pipeline.0.flows.borrow_mut().acknowledge(self.flow, done);
     }
 }

@@ -91,7 +91,7 @@ impl<'scope> Collection<'scope, Record> {
 
     /// Sends each record to the worker that `partition` gives its key, whatever its split. Moves every record; holds nothing.
     pub fn exchange_by_key(self, partition: Partition) -> Self {
-        let (pipeline, acknowledged) = (self.pipeline.clone(), self.acknowledged);
+        let (pipeline, flow) = (self.pipeline.clone(), self.flow);
         let peers = pipeline.num_workers();
         let chunks = self.route("Pack", move |record| Ok(partition.worker(&record.key, peers)));
         let pact = DistributorPact(|_peers| ToNamedWorker);
@@ -114,7 +114,7 @@ impl<'scope> Collection<'scope, Record> {
         Self {
             pipeline,
             stream,
-            acknowledged,
+            flow,
         }
     }
 }

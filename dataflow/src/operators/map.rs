@@ -76,7 +76,7 @@ impl<'scope, T: 'static> Collection<'scope, T> {
         Collection {
             pipeline: self.pipeline,
             stream,
-            acknowledged: self.acknowledged,
+            flow: self.flow,
         }
     }
 }

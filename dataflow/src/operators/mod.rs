@@ -1,11 +1,15 @@
 //! The stages of a job, one file each.
 
 mod collect;
+mod discard;
 mod exchange;
+mod flatten;
 mod map;
 mod rebalance;
+mod records;
 mod sort;
 mod source;
+mod split;
 mod try_map;
 mod write_shards;
 

@@ -14,9 +14,10 @@ use timely::scheduling::SyncActivator;
 
 use crate::Error;
 use crate::container::ToNamedWorker;
+use crate::flow::FlowId;
 use crate::operators::Partition;
 use crate::pipeline::{Collection, Epoch, Pipeline};
-use crate::record::Record;
+use crate::record::{Order, Record};
 use crate::spill::{Arena, Folder, Run, RunWriter, SortedRun, Watch, merge};
 
 /// What to do with records of a split that have the same key.
@@ -39,6 +40,7 @@ pub struct SortOptions {
     pub(crate) num_splits: u32,
     pub(crate) duplicates: Duplicates,
     pub(crate) partition: Partition,
+    pub(crate) order: Order,
 }
 
 impl SortOptions {
@@ -48,12 +50,21 @@ impl SortOptions {
             num_splits,
             duplicates: Duplicates::default(),
             partition: Partition::default(),
+            order: Order::default(),
         }
     }
 
     /// What to do with equal keys. Default: refuse, as TFDS does.
     pub fn duplicates(mut self, duplicates: Duplicates) -> Self {
         self.duplicates = duplicates;
+        self
+    }
+
+    /// Compares the payloads of records of one split whose keys are equal, before their origins: for keys that don't fit in 16 bytes and
+    /// stand in the payload. Records for which it says `Equal` are duplicates, others aren't. It must be a total order that depends on
+    /// nothing but the two payloads. Costs two reads of payloads for each pair with equal keys. Default: payloads don't count.
+    pub fn then_by(mut self, compare: fn(&[u8], &[u8]) -> std::cmp::Ordering) -> Self {
+        self.order = Order(Some(compare));
         self
     }
 
@@ -68,6 +79,8 @@ impl SortOptions {
 #[must_use = "sorted records go nowhere until they are written"]
 pub struct Sorted<'scope> {
     pub(crate) pipeline: Pipeline<'scope>,
+    /// What has ended before there is anything.
+    pub(crate) flow: FlowId,
     pub(crate) stage: Arc<str>,
     pub(crate) options: SortOptions,
     /// One item on each worker, when all records have arrived.
@@ -81,7 +94,7 @@ impl std::fmt::Debug for Sorted<'_> {
 }
 
 impl<'scope> Collection<'scope, Record> {
-    /// Orders records by split, key and origin.
+    /// Orders records by split, key, payload where [`SortOptions::then_by`] asks for it, and origin.
     ///
     /// A barrier: what follows starts when the last record has arrived. Moves every record to the worker that owns its range of keys. Each
     /// worker copies its records into an arena; when that holds a quarter of the worker's memory budget, a thread sorts it and
@@ -90,14 +103,16 @@ impl<'scope> Collection<'scope, Record> {
     ///
     /// The sources' epochs are acknowledged as soon as the records are in an arena; while both arenas are full they have to wait.
     pub fn sort(self, name: &str, options: SortOptions) -> Sorted<'scope> {
-        let (pipeline, acknowledged) = (self.pipeline.clone(), self.acknowledged);
+        let (pipeline, flow) = (self.pipeline.clone(), self.flow);
         let graph = pipeline.0.clone();
-        let (scope, shares, job) = (graph.scope, graph.shares, graph.job.clone());
+        let (scope, job) = (graph.scope, graph.job.clone());
+        graph.count_sort();
         let stage: Arc<str> = name.into();
 
         let (num_splits, partition, peers) = (options.num_splits, options.partition.clone(), scope.peers());
         let route_stage = stage.clone();
         let keep_first = options.duplicates == Duplicates::KeepFirst;
+        let order = options.order;
         let chunks = self.route("Pack", move |record| {
             if record.split >= num_splits {
                 let (stage, split) = (route_stage.to_string(), record.split);
@@ -127,26 +142,23 @@ impl<'scope> Collection<'scope, Record> {
             .worker()
             .sync_activator_for(builder.operator_info().address.to_vec());
         let account = graph.progress().account();
-        let folder = Folder {
-            path: graph.options.spill_folder.clone(),
-            block_bytes: shares.block_bytes,
-            account: account.clone(),
-            job: job.clone(),
-        };
         let counters = graph.progress().counters(name);
-        let sorter_stage = stage.clone();
+        let (sorter_stage, shares, options_of_job) =
+            (stage.clone(), graph.shares.clone(), graph.options.clone());
         builder.build(move |mut capabilities| {
             let mut done = capabilities.pop();
             // Port 0 only passes acknowledgements on: it never says anything of its own accord.
             drop(capabilities);
             let mut waiting = VecDeque::new();
-            let mut arena = Arena::new(shares.arena_bytes, &account);
+            let mut arena: Option<Arena> = None;
             let mut sorter: Option<(Sender<Task>, Receiver<Reply>)> = None;
             let mut busy = false;
             let mut finishing = false;
             move |frontiers| {
                 let _ = &acks_output;
                 crate::job::enter(&sorter_stage);
+                let shares = shares.get();
+                let arena = arena.get_or_insert_with(|| Arena::new(shares.arena_bytes, &account));
                 input.for_each(|capability, chunk| {
                     if let Some(capability) = capability.retain_least(0) {
                         waiting.push_back((capability, std::mem::take(chunk)));
@@ -166,12 +178,19 @@ impl<'scope> Collection<'scope, Record> {
                 let mut give = |task| {
                     let (tasks, _) = sorter.get_or_insert_with(|| {
                         let ((tasks, inbox), (outbox, replies)) = (mpsc::channel(), mpsc::channel());
-                        let (wake, folder) = (wake.clone(), folder.clone());
+                        let wake = wake.clone();
+                        let folder = Folder {
+                            path: options_of_job.spill_folder.clone(),
+                            block_bytes: shares.block_bytes,
+                            account: account.clone(),
+                            job: job.clone(),
+                        };
                         let sorter = Sorter {
                             folder,
                             fan_in: shares.fan_in,
                             num_splits,
                             keep_first,
+                            order,
                             outbox,
                             wake,
                             runs: Vec::new(),
@@ -187,7 +206,7 @@ impl<'scope> Collection<'scope, Record> {
                         if busy {
                             return; // Both are full: the capabilities that wait hold the sources back.
                         }
-                        let full = std::mem::replace(&mut arena, Arena::new(shares.arena_bytes, &account));
+                        let full = std::mem::replace(arena, Arena::new(shares.arena_bytes, &account));
                         busy = true;
                         give(Task::Spill(full));
                     }
@@ -203,18 +222,14 @@ impl<'scope> Collection<'scope, Record> {
                 }
                 if frontiers[0].is_empty() {
                     finishing = true;
-                    give(Task::Finish(std::mem::replace(
-                        &mut arena,
-                        Arena::new(0, &account),
-                    )));
+                    give(Task::Finish(std::mem::replace(arena, Arena::new(0, &account))));
                 }
             }
         });
-        if acknowledged {
-            graph.acks.borrow_mut().push(acks);
-        }
+        graph.flows.borrow_mut().acknowledge(flow, acks);
         Sorted {
             pipeline,
+            flow,
             stage,
             options,
             runs,
@@ -238,6 +253,7 @@ struct Sorter {
     fan_in: usize,
     num_splits: u32,
     keep_first: bool,
+    order: Order,
     outbox: Sender<Reply>,
     wake: SyncActivator,
     runs: Vec<Run>,
@@ -267,7 +283,7 @@ impl Sorter {
     }
 
     fn spill(&mut self, mut arena: Arena) -> Result<(), Error> {
-        arena.sort();
+        arena.sort(self.order);
         let mut writer = RunWriter::create(&self.folder, arena.data_bytes())?;
         for position in 0..arena.entries.len() {
             writer.push(&arena.get(position))?;
@@ -277,18 +293,19 @@ impl Sorter {
     }
 
     fn finish(&mut self, arena: Arena) -> Result<SortedRun, Error> {
+        let mut watch = Watch::new(self.num_splits, self.keep_first, self.order);
         if self.runs.is_empty() {
-            return Ok(SortedRun::in_memory(arena, self.num_splits, self.keep_first));
+            return Ok(SortedRun::in_memory(arena, watch));
         }
         if !arena.is_empty() {
             self.spill(arena)?;
         }
-        let mut watch = Watch::new(self.num_splits, self.keep_first);
         let run = merge(
             std::mem::take(&mut self.runs),
             self.fan_in,
             &self.folder,
-            &mut |record| watch.see(record.split, record.key, record.origin, record.data.len()),
+            self.order,
+            &mut |record| watch.see(record.split, record.key, record.origin, &record.data),
         )?;
         Ok(SortedRun::on_disk(run, watch))
     }

@@ -4,33 +4,35 @@ use std::sync::Arc;
 
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline as Local;
-use timely::dataflow::operators::Feedback;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
+use timely::dataflow::operators::{Capability, Feedback};
 use timely::progress::Antichain;
 
 use crate::container::Batch;
-use crate::job::Job;
-use crate::options::WINDOW;
+use crate::job::{Job, Turns};
+use crate::options::{Shares, WINDOW};
 use crate::pipeline::{Collection, Epoch, Pipeline};
 use crate::progress::Account;
-use crate::queue::{Next, Sender, queue};
+use crate::queue::{Next, Receiver, Sender, queue};
 use crate::record::Weigh;
 use crate::{BoxError, Error};
 
 /// Most items that move together, so that tiny ones don't make long batches.
-const BATCH_ITEMS: usize = 1024;
+pub(crate) const BATCH_ITEMS: usize = 1024;
 
 impl<'scope> Pipeline<'scope> {
     /// Reads `tasks` and yields their items.
     ///
-    /// `tasks` has to be the same list on every worker; task `i` belongs to worker `i % num_workers`, which reads its tasks one after
-    /// the other on one thread, so that `open` and the iterator may block. To end the job, yield an error; to let later stages
-    /// decide, make the item itself a `Result`.
+    /// `tasks` has to be the same list on every worker. Task `i` belongs to process `i % num_processes`; inside a process each worker has a
+    /// thread that takes the next task when it is through with one, in the order of the list, so that a long task keeps one
+    /// thread busy and not the others waiting. Which worker reads which task is chance. `open` and the iterator may block. A task that takes
+    /// as long as all others together should come first in the list, or be several tasks: ranges of a file, members of an
+    /// archive. To end the job, yield an error; to let later stages decide, make the item itself a `Result`.
     ///
     /// Nothing moves between workers: see [`rebalance`](Collection::rebalance). Held are what the thread has read ahead (a 32nd
     /// of the worker's budget, or one batch) and what hasn't come to rest yet in the rest of the job: it is let in in epochs, and epoch
-    /// `e + 8` has to wait until epoch `e` has been written, collected, or taken into the budget of a sort.
+    /// `e + 8` has to wait until epoch `e` has been written, collected, or taken into the budget of a sort. Every worker holds the list.
     pub fn source<S, T, I, E, F, O>(&self, name: &str, tasks: Vec<S>, open: O) -> Collection<'scope, T>
     where
         S: Send + 'static,
@@ -40,98 +42,131 @@ impl<'scope> Pipeline<'scope> {
         E: Into<BoxError>,
         F: Into<BoxError>,
     {
-        let graph = &self.0;
-        let (scope, shares) = (graph.scope, graph.shares);
-        let (feedback, acks) = scope.feedback::<Vec<()>>(1);
-        graph.loops.borrow_mut().push(feedback);
+        let graph = self.0.clone();
+        let scope = graph.scope;
+        let (process, num_processes) = graph.process();
+        let turns = graph.turns(graph.count_source());
+        let tasks: Vec<S> = tasks
+            .into_iter()
+            .enumerate()
+            .filter(|(i, _)| i % num_processes == process)
+            .map(|(_, task)| task)
+            .collect();
 
+        let (feedback, acks) = scope.feedback::<Vec<()>>(1);
+        let flow = graph.flows.borrow_mut().open(Some(feedback));
         let mut builder = OperatorBuilder::new(name.to_owned(), scope);
         let (output, stream) = builder.new_output::<Batch<T>>();
         let mut output: OutputBuilder<Epoch, CapacityContainerBuilder<Batch<T>>> =
             OutputBuilder::from(output);
         // The acknowledgements wake the operator but carry no data and hold no times.
         let acks = builder.new_input_connection(acks, Local, [] as [(usize, Antichain<Epoch>); 0]);
-
         let address = builder.operator_info().address;
         let activator = scope.activator_for(address.clone());
-        let (index, peers) = (scope.index(), scope.peers());
-        let tasks: Vec<S> = tasks
-            .into_iter()
-            .enumerate()
-            .filter(|(i, _)| i % peers == index)
-            .map(|(_, task)| task)
-            .collect();
-        let receiver = (!tasks.is_empty()).then(|| {
-            let wake = scope.worker().sync_activator_for(address.to_vec());
-            let (sender, receiver) = queue(shares.read_ahead_bytes, wake);
-            let stage: Arc<str> = name.into();
-            let reader = Reader {
-                job: graph.job.clone(),
-                stage: stage.clone(),
-                account: graph.progress().account(),
-                sender,
-                batch_bytes: shares.batch_bytes,
-            };
-            graph.job.spawn(&stage, move || {
-                // The failure is noted before the queue ends: else the stages behind take its end for the end of the data.
-                if let Err(error) = reader.read(tasks, open) {
-                    reader.job.fail(error);
-                }
-                Ok(())
-            });
-            receiver
-        });
-
-        let (job, counters) = (graph.job.clone(), graph.progress().counters(name));
+        let wake = scope.worker().sync_activator_for(address.to_vec());
+        let (stage, counters): (Arc<str>, _) = (name.into(), graph.progress().counters(name));
+        let (shares, job, account) = (
+            graph.shares.clone(),
+            graph.job.clone(),
+            graph.progress().account(),
+        );
+        let mut start = (!tasks.is_empty()).then_some((tasks, open, wake));
         builder.build(move |mut capabilities| {
-            let mut capability = capabilities.pop().filter(|_| receiver.is_some());
-            let mut epoch_bytes = 0;
+            let mut capability = capabilities.pop().filter(|_| start.is_some());
+            let mut window = Window::default();
+            let mut receiver = None;
             move |frontiers| {
                 // The input is kept for its frontier only.
                 let _ = &acks;
-                let (Some(now), Some(receiver)) = (&mut capability, &receiver) else {
-                    return;
-                };
-                let epoch = *now.time();
+                let shares = shares.get();
+                if let Some((tasks, open, wake)) = start.take() {
+                    let (sender, inbox) = queue(shares.read_ahead_bytes, wake);
+                    receiver = Some(inbox);
+                    let reader = Reader::new(&job, &stage, account.clone(), sender, &shares);
+                    let turns = turns.clone();
+                    job.spawn(&stage, move || {
+                        // The failure is noted before the queue ends: else the stages behind take its end for the end of the data.
+                        if let Err(error) = reader.read(tasks, &turns, open) {
+                            reader.job.fail(error);
+                        }
+                        Ok(())
+                    });
+                }
                 let oldest = frontiers[0].frontier().iter().next().copied();
-                // An acknowledgement of epoch e comes back as e + 1.
-                if oldest.is_some_and(|oldest| epoch + 1 >= oldest + WINDOW) {
-                    return;
-                }
                 let mut output = output.activate();
-                while epoch_bytes < shares.epoch_bytes {
-                    match receiver.next() {
-                        Next::Item((mut batch, bytes)) => {
-                            job.tick();
-                            let batch: &mut Batch<T> = &mut batch;
-                            counters.add(batch.items.len() as u64, bytes as u64);
-                            output.session(&*now).give_container(batch);
-                            epoch_bytes += bytes;
-                        }
-                        Next::Later => return,
-                        Next::End => {
-                            capability = None;
-                            return;
-                        }
-                    }
+                let more = window.emit(
+                    &mut capability,
+                    receiver.as_ref(),
+                    oldest,
+                    shares.epoch_bytes,
+                    |now, batch, bytes| {
+                        job.tick();
+                        counters.add(batch.items.len() as u64, bytes as u64);
+                        output.session(now).give_container(batch);
+                    },
+                );
+                if more {
+                    activator.activate();
                 }
-                // One epoch, then the other operators have their turn.
-                epoch_bytes = 0;
-                now.downgrade(&(epoch + 1));
-                activator.activate();
             }
         });
         Collection {
             pipeline: self.clone(),
             stream,
-            acknowledged: true,
+            flow,
         }
     }
 }
 
-/// What a source's thread needs.
-struct Reader<T> {
-    job: Arc<Job>,
+/// Lets what a thread has queued into the graph, epoch by epoch.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    /// What the current epoch has had.
+    epoch_bytes: usize,
+}
+
+impl Window {
+    /// Gives out what there is, as far as the window allows. True: the operator should run again after the others have had their turn. Drops
+    /// the capability at the end.
+    pub(crate) fn emit<T>(
+        &mut self,
+        capability: &mut Option<Capability<Epoch>>,
+        receiver: Option<&Receiver<(Batch<T>, usize)>>,
+        oldest: Option<Epoch>,
+        most_bytes: usize,
+        mut give: impl FnMut(&Capability<Epoch>, &mut Batch<T>, usize),
+    ) -> bool {
+        let (Some(now), Some(receiver)) = (&mut *capability, receiver) else {
+            return false;
+        };
+        let epoch = *now.time();
+        // An acknowledgement of epoch e comes back as e + 1.
+        if oldest.is_some_and(|oldest| epoch + 1 >= oldest + WINDOW) {
+            return false;
+        }
+        while self.epoch_bytes < most_bytes {
+            match receiver.next() {
+                Next::Item((mut batch, bytes)) => {
+                    give(now, &mut batch, bytes);
+                    self.epoch_bytes += bytes;
+                }
+                Next::Later => return false,
+                Next::End => {
+                    *capability = None;
+                    return false;
+                }
+            }
+        }
+        // One epoch, then the other operators have their turn.
+        self.epoch_bytes = 0;
+        now.downgrade(&(epoch + 1));
+        true
+    }
+}
+
+/// The thread behind a source: puts items into batches, and these into the queue.
+pub(crate) struct Reader<T> {
+    pub(crate) job: Arc<Job>,
     stage: Arc<str>,
     account: Arc<Account>,
     sender: Sender<(Batch<T>, usize)>,
@@ -139,7 +174,28 @@ struct Reader<T> {
 }
 
 impl<T: Weigh> Reader<T> {
-    fn read<S, I, E, F>(&self, tasks: Vec<S>, open: impl Fn(S) -> Result<I, F>) -> Result<(), Error>
+    pub(crate) fn new(
+        job: &Arc<Job>,
+        stage: &Arc<str>,
+        account: Arc<Account>,
+        sender: Sender<(Batch<T>, usize)>,
+        shares: &Shares,
+    ) -> Self {
+        Self {
+            job: job.clone(),
+            stage: stage.clone(),
+            account,
+            sender,
+            batch_bytes: shares.batch_bytes,
+        }
+    }
+
+    fn read<S, I, E, F>(
+        &self,
+        tasks: Vec<S>,
+        turns: &Turns,
+        open: impl Fn(S) -> Result<I, F>,
+    ) -> Result<(), Error>
     where
         I: IntoIterator<Item = Result<T, E>>,
         E: Into<BoxError>,
@@ -147,7 +203,15 @@ impl<T: Weigh> Reader<T> {
     {
         let mut batch = Batch::default();
         let mut bytes = 0;
-        for task in tasks {
+        let mut left = tasks.into_iter();
+        let mut passed = 0;
+        while !self.job.stopped() {
+            // The others have had the tasks in between.
+            let turn = turns.next();
+            let Some(task) = left.nth(turn - passed) else {
+                break;
+            };
+            passed = turn + 1;
             for item in open(task).map_err(|error| Error::stage(&self.stage, error))? {
                 let item = item.map_err(|error| Error::stage(&self.stage, error))?;
                 bytes += item.weigh();
@@ -165,9 +229,15 @@ impl<T: Weigh> Reader<T> {
         Ok(())
     }
 
-    fn send(&self, batch: &mut Batch<T>, bytes: &mut usize) -> bool {
+    /// Waits for room and hands a batch over. False: the job has ended.
+    pub(crate) fn send(&self, batch: &mut Batch<T>, bytes: &mut usize) -> bool {
         let (mut batch, bytes) = (std::mem::take(batch), std::mem::take(bytes));
         batch.held = self.account.hold(bytes);
         self.sender.send((batch, bytes), bytes)
+    }
+
+    /// How many bytes a batch should have.
+    pub(crate) fn batch_bytes(&self) -> usize {
+        self.batch_bytes
     }
 }

@@ -17,6 +17,7 @@ use timely::scheduling::{Activator, SyncActivator};
 
 use crate::container::{Batch, Chunk, ToNamedWorker};
 use crate::job::Job;
+use crate::operators::records::refuse;
 use crate::operators::{Duplicates, Sorted};
 use crate::options::WINDOW;
 use crate::pipeline::{Collection, Epoch};
@@ -121,7 +122,8 @@ impl<'scope> Sorted<'scope> {
         E: Into<BoxError>,
     {
         let graph = self.pipeline.0.clone();
-        let (scope, shares, job) = (graph.scope, graph.shares, graph.job.clone());
+        let (scope, job) = (graph.scope, graph.job.clone());
+        graph.count_replay();
         let (index, peers) = (scope.index(), scope.peers());
         let (stage, sink): (Arc<str>, _) = (name.into(), Arc::new(sink));
         let none = [] as [(usize, Antichain<Epoch>); 0];
@@ -195,6 +197,7 @@ impl<'scope> Sorted<'scope> {
         let address = builder.operator_info().address;
         let activator = scope.activator_for(address.clone());
         let wake = scope.worker().sync_activator_for(address.to_vec());
+        let shares = graph.shares.clone();
         let (mine, place_job, place_stage) = (shared.clone(), job.clone(), stage.clone());
         let account = graph.progress().account();
         builder.build(move |mut capabilities| {
@@ -202,16 +205,17 @@ impl<'scope> Sorted<'scope> {
             let mut sorted = None;
             move |frontiers| {
                 let _ = &acks;
+                let shares = shares.get();
                 decisions.for_each(|_, decisions| {
                     for (_, decision) in decisions.drain(..) {
-                        let schedule = Rc::new(Schedule::new(&decision, index, shares.write_batch_bytes));
+                        let schedule = Rc::new(Schedule::new(&decision, index, shares.replay_bytes));
                         let mut mine = mine.borrow_mut();
                         let run = mine.run.take().expect("a worker counts before worker 0 decides");
                         if let Some(first) = schedule.batches().next_epoch() {
                             if let Some(capability) = &mut capability {
                                 capability.downgrade(&first);
                             }
-                            let (sender, receiver) = queue(shares.write_batch_bytes * 2, wake.clone());
+                            let (sender, receiver) = queue(shares.replay_bytes * 2, wake.clone());
                             let schedule = Schedule {
                                 sends: schedule.sends.clone(),
                                 writes: Vec::new(),
@@ -347,12 +351,17 @@ impl<'scope> Sorted<'scope> {
                 }
             }
         });
-        use timely::dataflow::operators::ConnectLoop;
-        acks.connect_loop(feedback);
+        let mut flows = graph.flows.borrow_mut();
+        let writing = flows.open(Some(feedback));
+        flows.wait(writing, self.flow);
+        flows.acknowledge(writing, acks);
+        // What is left of shards is little and waits for nothing.
+        let flow = flows.open(None);
+        flows.wait(flow, writing);
         Collection {
             pipeline: self.pipeline,
             stream: written,
-            acknowledged: false,
+            flow,
         }
     }
 }
@@ -380,20 +389,8 @@ impl<K: ShardSink, P> Planner<K, P> {
         E: Into<BoxError>,
     {
         self.counts.sort_by_key(|(worker, ..)| *worker);
-        if self.duplicates == Duplicates::Refuse
-            && let Some((split, key, origins)) = self
-                .counts
-                .iter()
-                .filter_map(|(_, _, duplicate)| *duplicate)
-                .min()
-        {
-            return Err(Error::DuplicateKey {
-                stage: self.sort_stage.to_string(),
-                split,
-                key,
-                origins,
-            });
-        }
+        let found = self.counts.iter().map(|(_, _, duplicate)| *duplicate);
+        refuse(&self.sort_stage, self.duplicates, found)?;
         let totals: Vec<Vec<SplitTotals>> = self.counts.drain(..).map(|(_, totals, _)| totals).collect();
         let mut sums = vec![SplitTotals::default(); totals.first().map_or(0, Vec::len)];
         for (sum, part) in totals.iter().flat_map(|totals| totals.iter().enumerate()) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::progress::{Account, Held};
-use crate::record::{Key, Record};
+use crate::record::{Key, Order, Record};
 
 /// One record of an arena, 40 bytes. Compares as records are ordered: by split, key, origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,6 +16,16 @@ pub(crate) struct Entry {
     pub(crate) length: u32,
     block: u32,
     offset: u32,
+}
+
+impl Entry {
+    fn data<'a>(&self, blocks: &'a [Bytes]) -> &'a [u8] {
+        let start = self.offset as usize;
+        // Empty records at the very end may name a block that was never begun.
+        blocks
+            .get(self.block as usize)
+            .map_or(&[], |block| &block[start..start + self.length as usize])
+    }
 }
 
 /// Copies records out of the buffers in which they came, so that a few of them don't keep all of these alive.
@@ -84,9 +94,25 @@ impl Arena {
     }
 
     /// Orders the index. No payload moves.
-    pub(crate) fn sort(&mut self) {
+    pub(crate) fn sort(&mut self, order: Order) {
         self.freeze();
-        self.entries.sort_unstable();
+        if order.0.is_none() {
+            self.entries.sort_unstable();
+            return;
+        }
+        let blocks = &self.blocks;
+        self.entries.sort_unstable_by(|one, other| {
+            (one.split, one.key)
+                .cmp(&(other.split, other.key))
+                .then_with(|| order.payloads(one.data(blocks), other.data(blocks)))
+                .then_with(|| one.cmp(other))
+        });
+    }
+
+    /// Keeps of the sorted index what `keep` says.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Entry, &[u8]) -> bool) {
+        let blocks = &self.blocks;
+        self.entries.retain(|entry| keep(entry, entry.data(blocks)));
     }
 
     /// The record at a position of the sorted index; it shares the arena's memory.
@@ -138,7 +164,7 @@ mod tests {
             assert!(
                 progress.held_bytes() as usize == arena.bytes() && arena.bytes() as u64 > arena.data_bytes()
             );
-            arena.sort();
+            arena.sort(Order::default());
             let mut expected: Vec<Record> = (0..150).map(record).collect();
             expected.sort_by_key(|record| (record.key, record.origin));
             for (position, record) in expected.iter().enumerate() {

@@ -17,7 +17,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use crate::Error;
 use crate::job::Job;
 use crate::progress::Account;
-use crate::record::{Key, RECORD_OVERHEAD_BYTES, Record, put_header, take_record};
+use crate::record::{Order, RECORD_OVERHEAD_BYTES, Record, put_header, take_record};
 
 /// Where runs go, and how they are cut.
 #[derive(Debug, Clone)]
@@ -217,6 +217,7 @@ pub(crate) fn merge(
     runs: Vec<Run>,
     fan_in: usize,
     folder: &Folder,
+    order: Order,
     see: &mut dyn FnMut(&Record) -> bool,
 ) -> Result<Run, Error> {
     let mut runs = std::collections::VecDeque::from(runs);
@@ -224,12 +225,17 @@ pub(crate) fn merge(
         // The oldest are the shortest; merge just enough of them for the last merge to be a full one.
         let count = fan_in.min(runs.len() - fan_in + 1);
         let some = runs.drain(..count).collect();
-        runs.push_back(merge_once(some, folder, &mut |_| true)?);
+        runs.push_back(merge_once(some, folder, order, &mut |_| true)?);
     }
-    merge_once(runs.into(), folder, see)
+    merge_once(runs.into(), folder, order, see)
 }
 
-fn merge_once(runs: Vec<Run>, folder: &Folder, see: &mut dyn FnMut(&Record) -> bool) -> Result<Run, Error> {
+fn merge_once(
+    runs: Vec<Run>,
+    folder: &Folder,
+    order: Order,
+    see: &mut dyn FnMut(&Record) -> bool,
+) -> Result<Run, Error> {
     let _held = folder.account.hold((runs.len() + 1) * folder.block_bytes);
     let mut writer = RunWriter::create(folder, runs.iter().map(|run| run.bytes).sum())?;
     let mut readers: Vec<Reader> = runs
@@ -243,11 +249,7 @@ fn merge_once(runs: Vec<Run>, folder: &Folder, see: &mut dyn FnMut(&Record) -> b
     let mut heap = BinaryHeap::with_capacity(readers.len());
     for (index, reader) in readers.iter_mut().enumerate() {
         if let Some(record) = reader.next()? {
-            heap.push(Reverse(Head {
-                order: (record.split, record.key, record.origin),
-                index,
-                record,
-            }));
+            heap.push(Reverse(Head { order, index, record }));
         }
     }
     while let Some(mut top) = heap.peek_mut() {
@@ -256,10 +258,7 @@ fn merge_once(runs: Vec<Run>, folder: &Folder, see: &mut dyn FnMut(&Record) -> b
             writer.push(&top.0.record)?;
         }
         match readers[index].next()? {
-            Some(record) => {
-                top.0.order = (record.split, record.key, record.origin);
-                top.0.record = record;
-            }
+            Some(record) => top.0.record = record,
             None => {
                 std::collections::binary_heap::PeekMut::pop(top);
             }
@@ -274,14 +273,14 @@ fn merge_once(runs: Vec<Run>, folder: &Folder, see: &mut dyn FnMut(&Record) -> b
 
 /// The next record of one run in a merge.
 struct Head {
-    order: (u32, Key, u64),
+    order: Order,
     index: usize,
     record: Record,
 }
 
 impl PartialEq for Head {
     fn eq(&self, other: &Self) -> bool {
-        (self.order, self.index) == (other.order, other.index)
+        self.cmp(other).is_eq()
     }
 }
 
@@ -295,7 +294,9 @@ impl PartialOrd for Head {
 
 impl Ord for Head {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.order, self.index).cmp(&(other.order, other.index))
+        self.order
+            .compare(&self.record, &other.record)
+            .then_with(|| self.index.cmp(&other.index))
     }
 }
 
@@ -340,7 +341,7 @@ mod tests {
             .map(|run| run_of(&folder, (0..20).map(|i| i * 23 + run)))
             .collect();
         let mut seen = Vec::new();
-        let run = merge(runs, 3, &folder, &mut |record| {
+        let run = merge(runs, 3, &folder, Order::default(), &mut |record| {
             seen.push(record.origin);
             true
         })

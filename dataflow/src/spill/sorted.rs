@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::Error;
-use crate::record::{Key, Record, take_record};
+use crate::record::{Key, Order, Record, take_record};
 use crate::schedule::SplitTotals;
 use crate::spill::{Arena, Run};
 
@@ -19,23 +19,29 @@ pub(crate) struct Watch {
     pub(crate) totals: Vec<SplitTotals>,
     pub(crate) duplicate: Option<Duplicate>,
     previous: Option<(u32, Key, u64)>,
+    /// Its payload, where payloads count.
+    previous_data: Vec<u8>,
+    order: Order,
     keep_first: bool,
 }
 
 impl Watch {
-    pub(crate) fn new(num_splits: u32, keep_first: bool) -> Self {
+    pub(crate) fn new(num_splits: u32, keep_first: bool, order: Order) -> Self {
         Self {
             totals: vec![SplitTotals::default(); num_splits as usize],
             duplicate: None,
             previous: None,
+            previous_data: Vec::new(),
+            order,
             keep_first,
         }
     }
 
     /// Whether the record is to be kept.
-    pub(crate) fn see(&mut self, split: u32, key: Key, origin: u64, data_bytes: usize) -> bool {
+    pub(crate) fn see(&mut self, split: u32, key: Key, origin: u64, data: &[u8]) -> bool {
         if let Some((previous_split, previous_key, previous_origin)) = self.previous
             && (previous_split, previous_key) == (split, key)
+            && self.order.payloads(&self.previous_data, data).is_eq()
         {
             if self.keep_first {
                 return false;
@@ -45,8 +51,12 @@ impl Watch {
         }
         let totals = &mut self.totals[split as usize];
         totals.records += 1;
-        totals.bytes += data_bytes as u64;
+        totals.bytes += data.len() as u64;
         self.previous = Some((split, key, origin));
+        if self.order.0.is_some() {
+            self.previous_data.clear();
+            self.previous_data.extend_from_slice(data);
+        }
         true
     }
 }
@@ -69,12 +79,9 @@ pub(crate) struct SortedRun {
 
 impl SortedRun {
     /// Sorts an arena where it is.
-    pub(crate) fn in_memory(mut arena: Arena, num_splits: u32, keep_first: bool) -> Self {
-        arena.sort();
-        let mut watch = Watch::new(num_splits, keep_first);
-        arena
-            .entries
-            .retain(|entry| watch.see(entry.split, entry.key, entry.origin, entry.length as usize));
+    pub(crate) fn in_memory(mut arena: Arena, mut watch: Watch) -> Self {
+        arena.sort(watch.order);
+        arena.retain(|entry, data| watch.see(entry.split, entry.key, entry.origin, data));
         Self::new(Body::Memory(arena), watch)
     }
 
@@ -120,6 +127,22 @@ impl Cursor {
             position: 0,
             block: usize::MAX,
             rest: Bytes::new(),
+        }
+    }
+
+    /// The record at `position`, which must exist; best asked for in order.
+    pub(crate) fn next(&mut self, position: u64) -> Result<Record, Error> {
+        if let Body::Disk(_) = self.run.body
+            && self.block != usize::MAX
+            && self.position == position
+            && let Some(record) = take_record(&mut self.rest)
+        {
+            self.position += 1;
+            return Ok(record);
+        }
+        match self.read(position, 1)?.pop() {
+            Some(record) => Ok(record),
+            None => unreachable!("`read` gives as many records as it was asked for"),
         }
     }
 
@@ -183,7 +206,7 @@ mod tests {
             let folder = Folder { path: home.path().into(), block_bytes: 150, account: account.clone(), job: Job::new(Cancel::new()) };
             let mut arena = Arena::new(0, &account);
             let mut writer = RunWriter::create(&folder, 0).unwrap();
-            let mut watch = Watch::new(3, false);
+            let mut watch = Watch::new(3, false, Order::default());
             let records: Vec<Record> = lengths
                 .iter()
                 .enumerate()
@@ -194,9 +217,9 @@ mod tests {
             }
             for record in &records {
                 writer.push(record).unwrap();
-                watch.see(record.split, record.key, record.origin, record.data.len());
+                watch.see(record.split, record.key, record.origin, &record.data);
             }
-            let memory = SortedRun::in_memory(arena, 3, false);
+            let memory = SortedRun::in_memory(arena, Watch::new(3, false, Order::default()));
             let disk = SortedRun::on_disk(writer.finish().unwrap(), watch);
             prop_assert_eq!(&memory.totals, &disk.totals);
             prop_assert_eq!(&memory.starts, &disk.starts);

@@ -4,4 +4,5 @@ mod bounds;
 mod examples;
 mod failure;
 mod order;
+mod replay;
 mod support;
