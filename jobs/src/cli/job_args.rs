@@ -98,8 +98,6 @@ impl JobArgs {
 
 /// Says of a spill folder that cannot be used why, before any work is done.
 fn check_spill_folder(folder: &Path) -> Result<()> {
-    use rustix::fs::Access;
-
     let shown = folder.display();
     let hint = "give `--spill-dir` a folder that is there and can be written to";
     let metadata = std::fs::metadata(folder)
@@ -108,8 +106,10 @@ fn check_spill_folder(folder: &Path) -> Result<()> {
         let message = format!("could not use the spill folder {shown}: it is not a folder");
         return Err(Hinted::new(message, hint).into());
     }
-    rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK)
-        .map_err(io::Error::from)
+    // Asking for permission is not enough: root always has it, and a file system may be read-only.
+    let probe = folder.join(format!(".prep-probe-{}", std::process::id()));
+    std::fs::File::create_new(&probe)
+        .and_then(|_| std::fs::remove_file(&probe))
         .with_context(|| Hinted::new(format!("could not write to the spill folder {shown}"), hint))
 }
 
