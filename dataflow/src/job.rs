@@ -4,11 +4,13 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use crate::Error;
+use crate::progress::{Progress, ThreadClock, on_worker, worker};
+use crate::trace::{self, Trace};
 
 /// Ends a job from another thread, for instance when the user presses Ctrl-C. Clones end the same job.
 #[derive(Debug, Clone, Default)]
@@ -53,6 +55,8 @@ pub(crate) struct Job {
     moved_ms: AtomicU64,
     workers: Mutex<Vec<Thread>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Who watches the job.
+    watch: OnceLock<(Progress, Option<Trace>)>,
     /// One for each source of the graph.
     turns: Mutex<Vec<Turns>>,
 }
@@ -96,6 +100,7 @@ impl Job {
             workers: Mutex::default(),
             threads: Mutex::default(),
             turns: Mutex::default(),
+            watch: OnceLock::new(),
         })
     }
 
@@ -116,10 +121,16 @@ impl Job {
         self.stopped.load(Relaxed)
     }
 
+    /// Says who watches the job; before it starts.
+    pub(crate) fn watch(&self, progress: Progress, trace: Option<Trace>) {
+        let _ = self.watch.set((progress, trace));
+    }
+
     /// Notes that something moved.
     pub(crate) fn tick(&self) {
-        self.moved_ms
-            .store(self.started.elapsed().as_millis() as u64, Relaxed);
+        let now = self.started.elapsed().as_millis() as u64;
+        self.moved_ms.store(now, Relaxed);
+        ThreadClock::tick(now);
     }
 
     pub(crate) fn fail_if_stalled(&self, after: Duration) {
@@ -165,13 +176,24 @@ impl Job {
         stage: &Arc<str>,
         body: impl FnOnce() -> Result<(), Error> + Send + 'static,
     ) {
-        let (job, stage_name) = (self.clone(), stage.clone());
+        let (job, stage_name, worker) = (self.clone(), stage.clone(), worker());
         // The system cuts names of threads at 15 bytes.
         let started = std::thread::Builder::new()
             .name(format!("prep {stage}"))
             .spawn(move || {
                 enter(&stage_name);
+                on_worker(worker);
+                let mut clock = None;
+                let mut span = trace::Span::default();
+                if let Some((progress, trace)) = job.watch.get() {
+                    clock = Some(ThreadClock::start(progress.counters(&stage_name)));
+                    if let Some(trace) = trace {
+                        trace.enter();
+                        span = trace.span("thread", stage_name.to_string());
+                    }
+                }
                 job.guard(&stage_name, body);
+                drop((span, clock));
             });
         match started {
             Ok(handle) => lock(&self.threads).push(handle),

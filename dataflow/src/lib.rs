@@ -11,7 +11,9 @@ mod progress;
 mod queue;
 mod record;
 mod schedule;
+mod schedule_log;
 mod spill;
+pub mod trace;
 
 pub use crate::error::{BoxError, Error};
 pub use crate::job::{Cancel, StopSignal};
@@ -20,6 +22,6 @@ pub use crate::operators::{
 };
 pub use crate::options::Options;
 pub use crate::pipeline::{Collection, Pipeline, Report, run};
-pub use crate::progress::{Progress, StageProgress};
+pub use crate::progress::{Progress, StageProgress, WorkerProgress};
 pub use crate::record::{Key, Record, Weigh, origin, split_origin};
 pub use crate::schedule::{Shard, SplitPlan, SplitTotals};

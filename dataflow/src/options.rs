@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::trace::Trace;
 use crate::{Cancel, Progress};
 
 /// Options of a job.
@@ -13,6 +14,7 @@ pub struct Options {
     pub(crate) memory_bytes: usize,
     pub(crate) spill_folder: PathBuf,
     pub(crate) progress: Progress,
+    pub(crate) trace: Option<Trace>,
     pub(crate) cancel: Cancel,
     pub(crate) stall: Duration,
     pub(crate) serialise: bool,
@@ -25,6 +27,7 @@ impl Default for Options {
             memory_bytes: 256 << 20,
             spill_folder: std::env::temp_dir(),
             progress: Progress::default(),
+            trace: None,
             cancel: Cancel::default(),
             stall: Duration::from_secs(600),
             serialise: false,
@@ -56,6 +59,12 @@ impl Options {
     /// The handle through which another thread can watch the job. Default: one that only the report shows.
     pub fn progress(mut self, progress: Progress) -> Self {
         self.progress = progress;
+        self
+    }
+
+    /// Where to note what ran when: operators, and the threads beside them. Default: nowhere.
+    pub fn trace(mut self, trace: Trace) -> Self {
+        self.trace = Some(trace);
         self
     }
 

@@ -153,6 +153,7 @@ where
     B: for<'scope> Fn(&Pipeline<'scope>) + Send + Sync + 'static,
 {
     let job = Job::new(options.cancel.clone());
+    job.watch(options.progress.clone(), options.trace.clone());
     let progress = options.progress.clone();
     let options = Arc::new(options);
     let communication = match options.workers {
@@ -192,6 +193,8 @@ where
     B: for<'scope> Fn(&Pipeline<'scope>),
 {
     job.register_worker();
+    crate::progress::on_worker(worker.index());
+    crate::schedule_log::register(worker, &options.progress, options.trace.clone());
     job.guard("worker", || {
         worker.dataflow::<Epoch, _, _>(|scope| {
             let graph = Graph {

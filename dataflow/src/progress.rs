@@ -1,7 +1,14 @@
 //! Counters that a command line can poll while a job runs, and the account of the memory that it holds.
 
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// How often a thread's time is taken while it works.
+const CLOCK_EVERY_MS: u64 = 50;
 
 /// A shared view of a running job. Clones see the same job; polling takes a short lock and never waits for a worker.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +29,24 @@ pub struct StageProgress {
     pub records: u64,
     /// Their weight in bytes.
     pub bytes: u64,
+    /// How long the stage has worked, over all workers: the time of its operators, and the processor time of the threads
+    /// beside them.
+    pub busy: Duration,
+    /// The same for each worker of this process that takes part in the stage.
+    pub workers: Vec<WorkerProgress>,
+}
+
+/// What has passed through one stage on one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerProgress {
+    /// The worker, from 0 over all processes.
+    pub worker: usize,
+    /// Items that left the stage there.
+    pub records: u64,
+    /// Their weight in bytes.
+    pub bytes: u64,
+    /// How long it has worked on them.
+    pub busy: Duration,
 }
 
 impl Progress {
@@ -32,15 +57,36 @@ impl Progress {
 
     /// Every stage in the order in which the job was built.
     pub fn stages(&self) -> Vec<StageProgress> {
-        let stages = self.0.stages.lock().unwrap_or_else(PoisonError::into_inner);
-        stages
-            .iter()
-            .map(|counters| StageProgress {
-                name: counters.name.clone(),
+        let counters = self.0.stages.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stages: Vec<StageProgress> = Vec::new();
+        for counters in counters.iter() {
+            let worker = WorkerProgress {
+                worker: counters.worker,
                 records: counters.records.load(Relaxed),
                 bytes: counters.bytes.load(Relaxed),
-            })
-            .collect()
+                busy: Duration::from_nanos(counters.busy_ns.load(Relaxed)),
+            };
+            let index = stages.iter().position(|stage| stage.name == counters.name);
+            let index = index.unwrap_or_else(|| {
+                stages.push(StageProgress {
+                    name: counters.name.clone(),
+                    records: 0,
+                    bytes: 0,
+                    busy: Duration::ZERO,
+                    workers: Vec::new(),
+                });
+                stages.len() - 1
+            });
+            let stage = &mut stages[index];
+            stage.records += worker.records;
+            stage.bytes += worker.bytes;
+            stage.busy += worker.busy;
+            stage.workers.push(worker);
+        }
+        for stage in &mut stages {
+            stage.workers.sort_unstable_by_key(|worker| worker.worker);
+        }
+        stages
     }
 
     /// One stage by its name.
@@ -72,26 +118,55 @@ impl Progress {
         self.0.held.clone()
     }
 
-    /// The counters of a stage; the workers of a process share them.
+    /// The counters of a stage on the worker of this thread.
     pub(crate) fn counters(&self, name: &str) -> Arc<Counters> {
-        let mut stages = self.0.stages.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = stages.iter().find(|counters| counters.name == name) {
-            return found.clone();
+        if let Some(found) = self.find(name) {
+            return found;
         }
         let counters = Arc::new(Counters {
             name: name.to_owned(),
+            worker: worker(),
             ..Counters::default()
         });
+        let mut stages = self.0.stages.lock().unwrap_or_else(PoisonError::into_inner);
         stages.push(counters.clone());
         counters
     }
+
+    /// The same, where there are some already.
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<Counters>> {
+        let stages = self.0.stages.lock().unwrap_or_else(PoisonError::into_inner);
+        let worker = worker();
+        let found = stages
+            .iter()
+            .find(|counters| counters.worker == worker && counters.name == name);
+        found.cloned()
+    }
+}
+
+thread_local! {
+    /// The worker for which this thread works.
+    static WORKER: Cell<usize> = const { Cell::new(0) };
+    static CLOCK: RefCell<Option<ThreadClock>> = const { RefCell::new(None) };
+}
+
+/// Says for which worker this thread works from now on.
+pub(crate) fn on_worker(worker: usize) {
+    WORKER.set(worker);
+}
+
+/// The worker for which this thread works.
+pub(crate) fn worker() -> usize {
+    WORKER.get()
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     name: String,
+    worker: usize,
     records: AtomicU64,
     bytes: AtomicU64,
+    busy_ns: AtomicU64,
 }
 
 impl Counters {
@@ -99,6 +174,66 @@ impl Counters {
         self.records.fetch_add(records, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
     }
+
+    pub(crate) fn busy(&self, time: Duration) {
+        self.busy_ns.fetch_add(time.as_nanos() as u64, Relaxed);
+    }
+}
+
+/// Adds the processor time of a thread beside an operator to its stage: now and then, and when the thread ends.
+#[derive(Debug)]
+pub(crate) struct ThreadClock {
+    counters: Arc<Counters>,
+    counted: Duration,
+    looked_ms: u64,
+}
+
+/// Stops a thread's clock when dropped.
+#[derive(Debug)]
+pub(crate) struct ClockGuard;
+
+impl Drop for ClockGuard {
+    fn drop(&mut self) {
+        if let Some(mut clock) = CLOCK.take() {
+            clock.count();
+        }
+    }
+}
+
+impl ThreadClock {
+    /// Starts the clock of this thread.
+    pub(crate) fn start(counters: Arc<Counters>) -> ClockGuard {
+        CLOCK.set(Some(Self {
+            counters,
+            counted: thread_time(),
+            looked_ms: 0,
+        }));
+        ClockGuard
+    }
+
+    /// Looks at the clock, where this thread has one and it was not looked at just now.
+    pub(crate) fn tick(now_ms: u64) {
+        CLOCK.with_borrow_mut(|clock| {
+            if let Some(clock) = clock
+                && now_ms >= clock.looked_ms + CLOCK_EVERY_MS
+            {
+                clock.looked_ms = now_ms;
+                clock.count();
+            }
+        });
+    }
+
+    fn count(&mut self) {
+        let now = thread_time();
+        self.counters.busy(now.saturating_sub(self.counted));
+        self.counted = now;
+    }
+}
+
+/// The processor time that this thread has taken.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The bytes that a job holds.
@@ -182,14 +317,37 @@ mod tests {
             stages.iter().map(|stage| stage.name.as_str()).collect::<Vec<_>>(),
             ["b", "a"]
         );
-        assert_eq!(
-            progress.stage("b"),
-            Some(StageProgress {
-                name: "b".into(),
-                records: 4,
-                bytes: 40
-            })
-        );
+        let stage = progress.stage("b").unwrap();
+        assert_eq!((stage.records, stage.bytes, stage.workers.len()), (4, 40, 1));
         assert_eq!(progress.stage("c"), None);
+    }
+
+    #[test]
+    fn each_worker_is_counted_on_its_own() {
+        let progress = Progress::new();
+        for worker in [1usize, 0] {
+            let progress = progress.clone();
+            let count = move || {
+                on_worker(worker);
+                let counters = progress.counters("read");
+                counters.add(1 + worker as u64, 10);
+                let clock = ThreadClock::start(counters);
+                let mut sum = 0u64;
+                while thread_time() < Duration::from_millis(2) {
+                    sum = std::hint::black_box(sum + 1);
+                }
+                drop(clock);
+            };
+            std::thread::spawn(count).join().unwrap();
+        }
+        let stage = progress.stage("read").unwrap();
+        assert_eq!((stage.records, stage.bytes), (3, 20));
+        let records: Vec<(usize, u64)> = stage
+            .workers
+            .iter()
+            .map(|worker| (worker.worker, worker.records))
+            .collect();
+        assert_eq!(records, [(0, 1), (1, 2)]);
+        assert!(stage.busy >= Duration::from_millis(3), "{:?}", stage.busy);
     }
 }

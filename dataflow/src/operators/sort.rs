@@ -283,7 +283,10 @@ impl Sorter {
     }
 
     fn spill(&mut self, mut arena: Arena) -> Result<(), Error> {
+        let sorting = crate::trace::span("sort", "sort a run");
         arena.sort(self.order);
+        drop(sorting);
+        let _spilling = crate::trace::span("sort", "spill");
         let mut writer = RunWriter::create(&self.folder, arena.data_bytes())?;
         for position in 0..arena.entries.len() {
             writer.push(&arena.get(position))?;
@@ -300,6 +303,7 @@ impl Sorter {
         if !arena.is_empty() {
             self.spill(arena)?;
         }
+        let _merging = crate::trace::span("sort", "merge");
         let run = merge(
             std::mem::take(&mut self.runs),
             self.fan_in,

@@ -500,6 +500,7 @@ impl<K: ShardSink> Writer<K> {
             if self.job.stopped() {
                 break;
             }
+            let _span = crate::trace::span("write", format!("shard {}.{}", shard.split, shard.index));
             let mut writer = self.sink.open(&shard).map_err(failed)?;
             let mut missing = shard.records;
             while missing > 0 {
@@ -520,7 +521,9 @@ impl<K: ShardSink> Writer<K> {
                 drop(chunk);
                 self.reply(Reply::Batch);
             }
+            let finishing = crate::trace::span("write", "finish");
             let summary = writer.finish().map_err(failed)?;
+            drop(finishing);
             self.reply(Reply::Shard(Written {
                 shard,
                 found: false,

@@ -6,3 +6,4 @@ mod failure;
 mod order;
 mod replay;
 mod support;
+mod trace;
