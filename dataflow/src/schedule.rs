@@ -26,7 +26,7 @@ use crate::record::RECORD_OVERHEAD_BYTES;
 pub struct SplitTotals {
     /// Records.
     pub records: u64,
-    /// Bytes of their payloads.
+    /// Bytes of their payloads, as [`SortOptions::size`](crate::SortOptions::size) counts them.
     pub bytes: u64,
 }
 

@@ -52,13 +52,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use bytes::Bytes;
 use prep_formats::features::Features;
 use prep_formats::value::Value;
 use url::Url;
 
-use crate::archive::Stream;
+use crate::archive::{Section, Stream};
 use crate::monitor::{Meter, Monitor};
 use crate::tfds::Key;
 
@@ -87,6 +87,19 @@ pub trait Builder: Send + Sync {
     /// # Errors
     /// Whatever makes the input unusable. A single bad example goes to [`Output::fault`], so that the user decides.
     fn read(&self, input: &Input<'_>, output: &mut Output<'_>) -> Result<()>;
+
+    /// The feature whose value is, byte for byte, what a raw example from [`Raw::at`] names; none by default. Such an example is decoded with
+    /// empty data, which are to be this feature's value: the bytes themselves go from the source into the shard only when it is written.
+    fn payload(&self) -> Option<&str> {
+        None
+    }
+
+    /// The same builder for only those sources that are there, and their splits, where sources are optional: `present` has an entry for
+    /// each. `None` where it cannot do without them.
+    fn with_sources(&self, present: &[bool]) -> Option<Arc<dyn Builder>> {
+        let _ = present;
+        None
+    }
 
     /// Turns a raw example into the values of all features. A pure function, called on many threads.
     ///
@@ -210,6 +223,22 @@ pub struct SourceSpec {
     pub bytes: Option<u64>,
     /// SHA-256, where it is known.
     pub sha256: Option<[u8; 32]>,
+    /// Whether a dataset can be made without it: see [`Builder::with_sources`].
+    pub optional: bool,
+    /// What identifies its content.
+    pub identity: SourceIdentity,
+}
+
+/// What identifies the content of a source, for "up to date".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum SourceIdentity {
+    /// SHA-256 of all bytes.
+    #[default]
+    Sha256,
+    /// SHA-256 of the headers of a tar archive, and of those of the tar archives in it: of names, sizes and times, but not of contents. For
+    /// archives of which no SHA-256 is published and that are too large to be read twice.
+    TarHeaders,
 }
 
 impl SourceSpec {
@@ -221,6 +250,8 @@ impl SourceSpec {
             place,
             bytes: None,
             sha256: None,
+            optional: false,
+            identity: SourceIdentity::default(),
         }
     }
 
@@ -271,6 +302,7 @@ pub struct Input<'a> {
 pub struct Source {
     /// File name in the spec.
     pub name: String,
+    index: u32,
     path: PathBuf,
     bytes: u64,
     meter: Arc<Meter>,
@@ -280,6 +312,7 @@ pub struct Source {
 impl Source {
     pub(crate) fn new(
         name: String,
+        index: u32,
         path: PathBuf,
         bytes: u64,
         meter: Arc<Meter>,
@@ -287,6 +320,7 @@ impl Source {
     ) -> Self {
         Self {
             name,
+            index,
             path,
             bytes,
             meter,
@@ -318,11 +352,54 @@ impl Source {
         self.open_counted(None)
     }
 
+    /// Opens it for reading at positions, as it lies. What is gone over counts as progress.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn section(&self) -> Result<Section> {
+        Ok(self.section_again()?.counted(Arc::clone(&self.meter)))
+    }
+
+    /// The same, for a look that does not count as progress.
+    pub(crate) fn section_again(&self) -> Result<Section> {
+        let monitor = Arc::clone(&self.monitor);
+        Ok(Section::new(
+            &self.name,
+            Arc::new(self.file()?),
+            self.bytes,
+            monitor,
+        ))
+    }
+
+    /// Whether it is packed by gzip: then its bytes have to be streamed, and no [`Extent`] names them.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn is_packed(&self) -> Result<bool> {
+        let mut start = [0; 2];
+        let section = self.section_again()?;
+        if section.size() < 2 {
+            return Ok(false);
+        }
+        section.read_exact_at(0, &mut start)?;
+        Ok(start == [0x1f, 0x8b])
+    }
+
+    /// These bytes of the file, for [`Raw::at`].
+    pub fn extent(&self, offset: u64, bytes: u64) -> Extent {
+        Extent {
+            source: self.index,
+            offset,
+            bytes,
+        }
+    }
+
+    pub(crate) fn file(&self) -> Result<File> {
+        File::open(&self.path).with_context(|| format!("could not open {}", self.path.display()))
+    }
+
     fn open_counted(&self, meter: Option<Arc<Meter>>) -> Result<Stream> {
-        let file = File::open(&self.path).map_err(|error| {
-            anyhow::Error::new(error).context(format!("could not open {}", self.path.display()))
-        })?;
-        Stream::new(&self.name, file, meter, Arc::clone(&self.monitor))
+        Stream::new(&self.name, self.file()?, meter, Arc::clone(&self.monitor))
     }
 }
 
@@ -339,6 +416,28 @@ pub struct Raw {
     pub record: u64,
     /// Its bytes, in whatever form [`Builder::decode`] takes.
     pub data: Bytes,
+    /// Where the value of the feature [`Builder::payload`] lies, if it stays there until the example is written.
+    pub extent: Option<Extent>,
+}
+
+/// A range of bytes of a source that is on this machine and not packed: from [`Source::extent`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    pub(crate) source: u32,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Extent {
+    /// Where it begins in the file.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// How long it is.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 impl Raw {
@@ -350,6 +449,16 @@ impl Raw {
             part,
             record,
             data: data.into(),
+            extent: None,
+        }
+    }
+
+    /// An example whose [`payload`](Builder::payload) stays where it is until it is written: neither the sort nor any queue holds it. Whatever
+    /// is to be said against its bytes has to be said before, from a look at their beginning.
+    pub fn at(split: usize, record: u64, part: u32, extent: Extent) -> Self {
+        Self {
+            extent: Some(extent),
+            ..Self::new(split, record, part, Bytes::new())
         }
     }
 

@@ -41,6 +41,7 @@ pub struct SortOptions {
     pub(crate) duplicates: Duplicates,
     pub(crate) partition: Partition,
     pub(crate) order: Order,
+    pub(crate) size: fn(&[u8]) -> u64,
 }
 
 impl SortOptions {
@@ -51,6 +52,7 @@ impl SortOptions {
             duplicates: Duplicates::default(),
             partition: Partition::default(),
             order: Order::default(),
+            size: |data| data.len() as u64,
         }
     }
 
@@ -65,6 +67,13 @@ impl SortOptions {
     /// nothing but the two payloads. Costs two reads of payloads for each pair with equal keys. Default: payloads don't count.
     pub fn then_by(mut self, compare: fn(&[u8], &[u8]) -> std::cmp::Ordering) -> Self {
         self.order = Order(Some(compare));
+        self
+    }
+
+    /// How many bytes a payload counts in [`SplitTotals`](crate::SplitTotals), by which shards are planned. Default: its length. For
+    /// payloads that only name what is written later.
+    pub fn size(mut self, size: fn(&[u8]) -> u64) -> Self {
+        self.size = size;
         self
     }
 
@@ -112,7 +121,7 @@ impl<'scope> Collection<'scope, Record> {
         let (num_splits, partition, peers) = (options.num_splits, options.partition.clone(), scope.peers());
         let route_stage = stage.clone();
         let keep_first = options.duplicates == Duplicates::KeepFirst;
-        let order = options.order;
+        let (order, size) = (options.order, options.size);
         let chunks = self.route("Pack", move |record| {
             if record.split >= num_splits {
                 let (stage, split) = (route_stage.to_string(), record.split);
@@ -191,6 +200,7 @@ impl<'scope> Collection<'scope, Record> {
                             num_splits,
                             keep_first,
                             order,
+                            size,
                             outbox,
                             wake,
                             runs: Vec::new(),
@@ -254,6 +264,7 @@ struct Sorter {
     num_splits: u32,
     keep_first: bool,
     order: Order,
+    size: fn(&[u8]) -> u64,
     outbox: Sender<Reply>,
     wake: SyncActivator,
     runs: Vec<Run>,
@@ -296,7 +307,7 @@ impl Sorter {
     }
 
     fn finish(&mut self, arena: Arena) -> Result<SortedRun, Error> {
-        let mut watch = Watch::new(self.num_splits, self.keep_first, self.order);
+        let mut watch = Watch::new(self.num_splits, self.keep_first, self.order).counting(self.size);
         if self.runs.is_empty() {
             return Ok(SortedRun::in_memory(arena, watch));
         }

@@ -23,6 +23,7 @@ pub(crate) struct Watch {
     previous_data: Vec<u8>,
     order: Order,
     keep_first: bool,
+    size: fn(&[u8]) -> u64,
 }
 
 impl Watch {
@@ -34,7 +35,14 @@ impl Watch {
             previous_data: Vec::new(),
             order,
             keep_first,
+            size: |data| data.len() as u64,
         }
+    }
+
+    /// Counts payloads with as many bytes as this says.
+    pub(crate) fn counting(mut self, size: fn(&[u8]) -> u64) -> Self {
+        self.size = size;
+        self
     }
 
     /// Whether the record is to be kept.
@@ -51,7 +59,7 @@ impl Watch {
         }
         let totals = &mut self.totals[split as usize];
         totals.records += 1;
-        totals.bytes += data.len() as u64;
+        totals.bytes += (self.size)(data);
         self.previous = Some((split, key, origin));
         if self.order.0.is_some() {
             self.previous_data.clear();

@@ -15,9 +15,14 @@
 
 use std::io::{self, Read};
 
+use crate::archive::Skip;
+
 const BLOCK_BYTES: usize = 512;
 /// Longest name or attribute text that is believed.
 const MAX_NAME_BYTES: u64 = 64 << 10;
+
+const SPARSE: &str =
+    "a member is stored as a sparse file, which is not supported; make the archive again without `--sparse`";
 
 /// A member of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +35,8 @@ pub struct Member {
     pub bytes: u64,
     /// Where its header begins in the unpacked archive.
     pub offset: u64,
+    /// Where its data begin in the unpacked archive.
+    pub data_offset: u64,
 }
 
 impl Member {
@@ -65,7 +72,7 @@ pub struct Tar<R> {
     last_whole: Option<String>,
 }
 
-impl<R: Read> Tar<R> {
+impl<R: Skip> Tar<R> {
     /// Reads the archive; errors call it `name`.
     pub fn new(name: &str, inner: R) -> Self {
         Self {
@@ -145,10 +152,16 @@ impl<R: Read> Tar<R> {
                         })?;
                         long_name = attributes.path.or(long_name);
                         size = attributes.size.or(size);
+                        if attributes.is_sparse {
+                            return Err(self.damaged(offset, SPARSE));
+                        }
                     }
                     _ => {}
                 }
                 continue;
+            }
+            if kind == b'S' {
+                return Err(self.damaged(offset, SPARSE));
             }
             let kind = match kind {
                 b'0' | 0 | b'7' => MemberKind::File,
@@ -168,6 +181,7 @@ impl<R: Read> Tar<R> {
                 kind,
                 bytes,
                 offset,
+                data_offset: self.offset,
             }));
         }
     }
@@ -175,6 +189,24 @@ impl<R: Read> Tar<R> {
     /// The stream behind, for what comes after the archive.
     pub fn into_inner(self) -> R {
         self.inner
+    }
+
+    /// Where it stands in the unpacked archive, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The stream behind.
+    pub fn get_ref(&self) -> &R {
+        &self.inner
+    }
+
+    /// Goes over what is left of the current member, which tells whether it is whole.
+    ///
+    /// # Errors
+    /// The archive is cut short in this member.
+    pub fn finish_member(&mut self) -> io::Result<()> {
+        self.skip_data()
     }
 
     /// Bytes of the current member that are still to be read.
@@ -209,7 +241,9 @@ impl<R: Read> Tar<R> {
 
     fn skip_data(&mut self) -> io::Result<()> {
         let wanted = self.data + self.padding;
-        let skipped = io::copy(&mut (&mut self.inner).take(wanted), &mut io::sink())
+        let skipped = self
+            .inner
+            .skip(wanted)
             .map_err(|error| self.among_members(error))?;
         self.offset += skipped;
         if skipped < wanted {
@@ -259,7 +293,7 @@ impl<R: Read> Tar<R> {
     }
 }
 
-impl<R: Read> Read for Tar<R> {
+impl<R: Skip> Read for Tar<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let limit = usize::try_from(self.data).unwrap_or(usize::MAX).min(buffer.len());
         if limit == 0 {
@@ -318,6 +352,7 @@ fn number(field: &[u8]) -> Option<u64> {
 struct Attributes {
     path: Option<String>,
     size: Option<u64>,
+    is_sparse: bool,
 }
 
 impl Attributes {
@@ -332,6 +367,7 @@ impl Attributes {
             let value = &line[equals + 1..];
             match &line[..equals] {
                 b"path" => attributes.path = Some(String::from_utf8_lossy(value).into_owned()),
+                key if key.starts_with(b"GNU.sparse.") => attributes.is_sparse = true,
                 b"size" => attributes.size = Some(std::str::from_utf8(value).ok()?.parse().ok()?),
                 _ => {}
             }

@@ -16,6 +16,7 @@ use prep_dataflow::{
 use prep_formats::features::{Feature, Features};
 
 use crate::build::OnError;
+use crate::build::payload::{self, PartNames, Payloads};
 use crate::build::shard::{ShardSummary, Shards};
 use crate::builder::{Builder, Input, Output, OutputSink, Raw, Source};
 use crate::error::{Cancelled, Hinted};
@@ -34,6 +35,8 @@ pub(crate) struct Plan {
     /// Number of shards of each split, where it is fixed.
     pub(crate) num_shards: Vec<Option<u64>>,
     pub(crate) on_error: OnError,
+    /// Whether payloads may stay in their sources until they are written; the output is the same.
+    pub(crate) by_reference: bool,
     pub(crate) workers: usize,
     pub(crate) memory_bytes: usize,
     pub(crate) spill_folder: std::path::PathBuf,
@@ -86,7 +89,7 @@ impl Weigh for Raw {
 
 /// What all stages share: parts, faults and names of classes.
 struct Ledger {
-    parts: Mutex<Vec<String>>,
+    parts: Arc<PartNames>,
     skipped: Vec<AtomicU64>,
     total_skipped: AtomicU64,
     on_error: OnError,
@@ -96,17 +99,9 @@ struct Ledger {
 }
 
 impl Ledger {
-    fn place(&self, part: u32, record: u64) -> String {
-        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let part = parts
-            .get(part as usize)
-            .map_or("an unnamed source", String::as_str);
-        format!("{part}, record {record}")
-    }
-
     /// Decides about a damaged record: an error if the job is to stop.
     fn fault(&self, split: usize, part: u32, record: u64, reason: anyhow::Error) -> Result<()> {
-        let place = self.place(part, record);
+        let place = self.parts.place(part, record);
         let most = match self.on_error {
             OnError::Fail => {
                 let hint =
@@ -139,7 +134,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     let num_splits = spec.splits.len();
     let monitor = Arc::clone(&plan.monitor);
     let ledger = Arc::new(Ledger {
-        parts: Mutex::default(),
+        parts: Arc::clone(&plan.shards.parts),
         skipped: (0..num_splits).map(|_| AtomicU64::new(0)).collect(),
         total_skipped: AtomicU64::new(0),
         on_error: plan.on_error,
@@ -163,6 +158,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     let num_inputs = plan.builder.inputs().len();
     let (builder, sources) = (Arc::clone(&plan.builder), Arc::clone(&plan.sources));
     let shards = Arc::new(plan.shards);
+    let by_reference = plan.by_reference;
     let graph = {
         let (ledger, collected, encode_meter) =
             (Arc::clone(&ledger), collected.clone(), Arc::clone(&encode_meter));
@@ -172,7 +168,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
             let reader = (Arc::clone(&builder), Arc::clone(&sources), Arc::clone(&ledger));
             let open = move |index: usize| -> Result<Reading, BoxError> {
                 let (builder, sources, ledger) = &reader;
-                Reading::start(index, builder, sources, ledger).map_err(Carried::boxed)
+                Reading::start(index, builder, sources, ledger, by_reference).map_err(Carried::boxed)
             };
             let mut encoder = Encoder {
                 builder: Arc::clone(&builder),
@@ -201,7 +197,10 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
                 .try_flat_map("encode", move |raw: Raw| {
                     encoder.encode(&raw).map_err(Carried::boxed)
                 })
-                .sort("sort", SortOptions::new(num_splits as u32))
+                .sort(
+                    "sort",
+                    SortOptions::new(num_splits as u32).size(payload::record_bytes),
+                )
                 .write_shards("write", cut, SharedShards(Arc::clone(&shards)))
                 .collect(&collected);
         }
@@ -296,7 +295,7 @@ fn translate(error: Error, ledger: &Ledger, spec: &crate::builder::DatasetSpec) 
         } => {
             let [first, second] = origins.map(|origin| {
                 let (part, record) = prep_dataflow::split_origin(origin);
-                ledger.place(part, record)
+                ledger.parts.place(part, record)
             });
             let split = spec
                 .splits
@@ -330,15 +329,12 @@ impl Encoder {
         let Some(hasher) = self.hashers.get(raw.split) else {
             bail!(
                 "{}: there is no split {}",
-                self.ledger.place(raw.part, raw.record),
+                self.ledger.parts.place(raw.part, raw.record),
                 raw.split
             );
         };
-        self.buffer.clear();
-        let encoded = self
-            .builder
-            .decode(raw)
-            .and_then(|values| Ok(self.example.encode(&values, &mut self.buffer)?));
+        let hasher = hasher.clone();
+        let encoded = self.encode_parts(raw);
         self.meter.add(1);
         if let Err(reason) = encoded {
             self.ledger.fault(raw.split, raw.part, raw.record, reason)?;
@@ -350,6 +346,34 @@ impl Encoder {
             origin: prep_dataflow::origin(raw.part, raw.record),
             data: bytes::Bytes::copy_from_slice(&self.buffer),
         }))
+    }
+}
+
+/// Longest record, as Protocol Buffers take no longer message.
+const MOST_RECORD_BYTES: u64 = (1 << 31) - 1;
+
+impl Encoder {
+    /// Fills the buffer with the record, or with what is around its payload.
+    fn encode_parts(&mut self, raw: &Raw) -> Result<()> {
+        let values = self.builder.decode(raw)?;
+        self.buffer.clear();
+        let Some(extent) = &raw.extent else {
+            payload::begin_whole(&mut self.buffer);
+            return Ok(self.example.encode(&values, &mut self.buffer)?);
+        };
+        let Some(feature) = self.builder.payload() else {
+            bail!("the builder does not say which feature the bytes of its sources are");
+        };
+        payload::begin_around(extent, &mut self.buffer);
+        let before = self
+            .example
+            .encode_around(&values, feature, extent.bytes, &mut self.buffer)?;
+        payload::finish_around(before, &mut self.buffer);
+        let bytes = payload::record_bytes(&self.buffer);
+        if bytes > MOST_RECORD_BYTES {
+            bail!("it would make a record of {bytes} bytes; the limit is {MOST_RECORD_BYTES}");
+        }
+        Ok(())
     }
 }
 
@@ -366,6 +390,7 @@ impl Reading {
         builder: &Arc<dyn Builder>,
         sources: &Arc<Vec<Source>>,
         ledger: &Arc<Ledger>,
+        by_reference: bool,
     ) -> Result<Self> {
         let (sender, batches) = sync_channel(2);
         let (builder, sources, ledger) = (Arc::clone(builder), Arc::clone(sources), Arc::clone(ledger));
@@ -375,8 +400,10 @@ impl Reading {
                 index,
                 sources: inputs[index].iter().map(|source| &sources[*source]).collect(),
             };
+            let payloads = (!by_reference).then(|| Payloads::new(Arc::clone(&sources)));
             let mut sink = Sink {
                 ledger: &ledger,
+                payloads,
                 sender,
                 batch: Vec::new(),
                 batch_bytes: 0,
@@ -433,6 +460,8 @@ impl Drop for Reading {
 /// Gathers a reading thread's examples.
 struct Sink<'a> {
     ledger: &'a Ledger,
+    /// Where payloads are read at once, if they are not to stay in their sources.
+    payloads: Option<Payloads>,
     sender: SyncSender<Vec<Raw>>,
     batch: Vec<Raw>,
     batch_bytes: usize,
@@ -452,12 +481,15 @@ impl Sink<'_> {
 
 impl OutputSink for Sink<'_> {
     fn part(&mut self, name: &str) -> u32 {
-        let mut parts = self.ledger.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        parts.push(name.to_owned());
-        (parts.len() - 1) as u32
+        self.ledger.parts.add(name)
     }
 
-    fn emit(&mut self, raw: Raw) -> Result<()> {
+    fn emit(&mut self, mut raw: Raw) -> Result<()> {
+        if let Some(payloads) = &self.payloads
+            && let Some(extent) = raw.extent.take()
+        {
+            raw.data = payloads.read(&extent)?.into();
+        }
         self.batch_bytes += raw.data.len();
         self.batch.push(raw);
         if self.batch.len() >= BATCH_EXAMPLES || self.batch_bytes >= BATCH_BYTES {

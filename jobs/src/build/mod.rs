@@ -10,6 +10,7 @@
 mod graph;
 mod info;
 mod journal;
+mod payload;
 mod publish;
 mod shard;
 mod staging;
@@ -26,6 +27,7 @@ use sha2::{Digest, Sha256};
 
 use crate::build::graph::{Finished, Plan};
 use crate::build::journal::{Entry, Journal, Written};
+use crate::build::payload::Payloads;
 use crate::build::publish::{Found, Registry};
 use crate::build::shard::{ShardSummary, Shards};
 use crate::build::staging::Staging;
@@ -98,6 +100,9 @@ pub struct BuildRequest {
     pub overwrite: bool,
     /// Whether a source has to have the size and hash that the builder states.
     pub check_sums: bool,
+    /// Whether payloads may stay in their sources until they are written. The output is the same either way; for tests.
+    #[doc(hidden)]
+    pub by_reference: bool,
     /// Whether to only say what would be done.
     pub dry_run: bool,
     /// How downloads behave.
@@ -130,6 +135,7 @@ impl BuildRequest {
             on_error: OnError::Fail,
             overwrite: false,
             check_sums: true,
+            by_reference: true,
             dry_run: false,
             fetch: FetchOptions::default(),
             monitor: Monitor::new(),
@@ -805,16 +811,20 @@ impl Build {
         let result = loop {
             let total = fetched.iter().map(|source| source.bytes).sum();
             let meter = monitor.stage("read", Unit::Bytes, Some(total));
-            let source = |source: &Fetched| {
+            let source = |(index, source): (usize, &Fetched)| {
                 let (meter, monitor) = (Arc::clone(&meter), Arc::clone(monitor));
                 Source::new(
                     source.name.clone(),
+                    index as u32,
                     source.path.clone(),
                     source.bytes,
                     meter,
                     monitor,
                 )
             };
+            let sources: Arc<Vec<Source>> = Arc::new(fetched.iter().enumerate().map(source).collect());
+            let by_reference = request.by_reference && request.builder.payload().is_some();
+            let payloads = by_reference.then(|| Arc::new(Payloads::new(Arc::clone(&sources))));
             let write_meter = monitor.stage("write", Unit::Examples, None);
             let shards = Shards {
                 folder: staging.out(),
@@ -825,13 +835,16 @@ impl Build {
                 finished: finished.clone(),
                 totals: Arc::new(OnceLock::new()),
                 meter: Arc::clone(&write_meter),
+                parts: Arc::default(),
+                payloads,
             };
             let result = graph::run(Plan {
                 builder: Arc::clone(&request.builder),
-                sources: Arc::new(fetched.iter().map(source).collect()),
+                sources,
                 shards,
                 num_shards: self.spec.splits.iter().map(|split| split.shards).collect(),
                 on_error: request.on_error,
+                by_reference,
                 workers: request.workers,
                 memory_bytes: usize::try_from(request.memory_bytes).unwrap_or(usize::MAX),
                 spill_folder: request.spill_folder.clone().unwrap_or_else(|| staging.spill()),
@@ -875,18 +888,18 @@ impl Build {
         staging: &Staging,
         fetched: &[Fetched],
         sums: &[Checksum],
-        output: Output,
+        mut output: Output,
     ) -> Result<BuildOutcome> {
         let monitor = &self.request.monitor;
         let out = staging.out();
-        let manifest = info::write(&self.spec, &self.recipe_sha256, fetched, sums, &output, &out)?;
         let meter = monitor.stage(
             "verify",
             Unit::Bytes,
             Some(output.shards.iter().map(|shard| shard.file_bytes).sum()),
         );
-        verify::verify(&out, &output.shards, self.request.workers, &meter, monitor)?;
+        verify::verify(&out, &mut output.shards, self.request.workers, &meter, monitor)?;
         meter.finish();
+        let manifest = info::write(&self.spec, &self.recipe_sha256, fetched, sums, &output, &out)?;
         // From here on a stop would only leave work for the next run.
         monitor.check()?;
         let unchecked = self.unchecked(sums);

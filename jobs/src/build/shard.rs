@@ -2,7 +2,12 @@
 //!
 //! The framing of records happens on the thread that has them; a second thread hashes the bytes, a third one writes them, and for large
 //! shards a fourth one asks the disk to start on them, so that the sync at the end has little left to do.
+//!
+//! Where payloads come straight from their sources ([`payload`](crate::build::payload)) it is one thread a shard that reads, frames and
+//! writes, while the bytes are in its core's cache; and SHA-256, which takes longer than all that, is left to the look at the finished
+//! files, where it runs for several files at once.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -11,6 +16,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
+use bytes::Bytes;
 use prep_catalog::fingerprint::SequenceHash;
 use prep_dataflow::{BoxError, Record, Shard, ShardSink, ShardWriter, SplitTotals};
 use prep_formats::array_record::{WriteOptions, Writer};
@@ -19,6 +25,8 @@ use sha2::{Digest, Sha256};
 
 use crate::build::graph::Carried;
 use crate::build::journal::{Entry, Journal};
+use crate::build::payload::{self, PartNames, Parts, Payloads};
+use crate::builder::Extent;
 use crate::monitor::Meter;
 
 /// Bytes that go to the writing thread at a time.
@@ -27,6 +35,11 @@ const CHUNK_BYTES: usize = 1 << 20;
 const MOST_CHUNKS: usize = 4;
 /// Bytes after which the disk is asked to begin.
 const SYNC_BYTES: usize = 16 << 20;
+
+/// Payloads that are known beforehand, for the system to read.
+const MOST_PENDING: usize = 32;
+/// After a payload that was not in memory, so many are asked for early.
+const COLD_PAYLOADS: u32 = 1024;
 
 /// What is known of a finished shard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,6 +56,7 @@ pub(crate) struct ShardSummary {
     /// Payload bytes.
     pub(crate) payload_bytes: u64,
     pub(crate) file_bytes: u64,
+    /// Hex; empty as long as it was left to the look at the finished file.
     pub(crate) sha256: String,
     /// Checksum to compare with when the file is read back.
     pub(crate) crc64: u64,
@@ -76,6 +90,10 @@ pub(crate) struct Shards {
     /// Totals of each split, known when the plan was made.
     pub(crate) totals: Arc<std::sync::OnceLock<Vec<SplitTotals>>>,
     pub(crate) meter: Arc<Meter>,
+    /// Where examples come from, for messages.
+    pub(crate) parts: Arc<PartNames>,
+    /// Payloads that stayed in their sources; `None` where the graph carries whole records.
+    pub(crate) payloads: Option<Arc<Payloads>>,
 }
 
 impl Shards {
@@ -88,7 +106,10 @@ impl Shards {
         let split = &self.splits[shard.split as usize];
         let name = shard_file_name(&self.dataset, split, shard.index.into(), shard.num_shards.into());
         let path = self.folder.join(&name);
-        let file = Pipe::create(&path)?;
+        let file = match &self.payloads {
+            None => Target::Pipe(Pipe::create(&path)?),
+            Some(_) => Target::Direct(Box::new(Direct::create(&path)?)),
+        };
         // Each worker writes its own shards: threads for each of them would be too many.
         let writer = Writer::new(file, self.options.clone().with_max_parallelism(Some(1)))
             .with_context(|| format!("could not write {}", path.display()))?;
@@ -100,6 +121,11 @@ impl Shards {
             journal: Arc::clone(&self.journal),
             meter: Arc::clone(&self.meter),
             hash: SequenceHash::default(),
+            parts: Arc::clone(&self.parts),
+            payloads: self.payloads.clone(),
+            pending: VecDeque::new(),
+            cold: 0,
+            buffer: Vec::new(),
             unreported: 0,
             summary: ShardSummary {
                 split: shard.split,
@@ -153,17 +179,35 @@ impl ShardSink for Shards {
 /// A shard that is being written.
 #[derive(Debug)]
 pub(crate) struct ShardFile {
-    writer: Writer<Pipe>,
+    writer: Writer<Target>,
     path: PathBuf,
     journal: Arc<Journal>,
     meter: Arc<Meter>,
     hash: SequenceHash,
+    parts: Arc<PartNames>,
+    payloads: Option<Arc<Payloads>>,
+    /// Records whose payload is still to be read.
+    pending: VecDeque<Pending>,
+    /// How many more payloads are asked for early.
+    cold: u32,
+    /// For one record.
+    buffer: Vec<u8>,
     unreported: u64,
     summary: ShardSummary,
     first_key: Option<[u8; 16]>,
     last_key: Option<[u8; 16]>,
     // Last, so that the writing thread has ended before the file is removed.
     unfinished: Unfinished,
+}
+
+/// A record whose payload is still to be read.
+#[derive(Debug)]
+struct Pending {
+    key: [u8; 16],
+    origin: u64,
+    extent: Extent,
+    before: Bytes,
+    after: Bytes,
 }
 
 /// Removes a file unless it was finished: half a shard would only take room.
@@ -181,16 +225,19 @@ impl Drop for Unfinished {
 impl ShardFile {
     fn complete(mut self) -> Result<ShardSummary> {
         let shown = self.path.display().to_string();
-        let pipe = self
+        while let Some(pending) = self.pending.pop_front() {
+            self.put_pending(&pending)?;
+        }
+        let target = self
             .writer
             .finish()
             .with_context(|| format!("could not write {shown}"))?;
-        let written = pipe
+        let written = target
             .finish()
             .with_context(|| format!("could not write {shown}"))?;
         self.meter.add(self.unreported);
         self.summary.file_bytes = written.bytes;
-        self.summary.sha256 = hex::encode(written.sha256);
+        self.summary.sha256 = written.sha256.map(hex::encode).unwrap_or_default();
         self.summary.crc64 = written.crc64;
         self.summary.sequence_hash = self.hash.to_hex();
         self.summary.min_key = self.first_key.map(hex::encode);
@@ -201,24 +248,101 @@ impl ShardFile {
     }
 }
 
-impl ShardWriter for ShardFile {
-    type Summary = ShardSummary;
+impl ShardFile {
+    fn take(&mut self, record: &Record) -> Result<()> {
+        match payload::parse(&record.data) {
+            Some(Parts::Whole(data)) => {
+                while let Some(pending) = self.pending.pop_front() {
+                    self.put_pending(&pending)?;
+                }
+                self.put(record.key, &data)
+            }
+            Some(Parts::Around(extent, before, after)) => {
+                let pending = Pending {
+                    key: record.key,
+                    origin: record.origin,
+                    extent,
+                    // Copies: a few bytes must not keep a whole batch alive.
+                    before: Bytes::copy_from_slice(&before),
+                    after: Bytes::copy_from_slice(&after),
+                };
+                if self.cold > 0
+                    && let Some(payloads) = &self.payloads
+                {
+                    self.cold -= 1;
+                    payloads.will_need(&extent);
+                }
+                self.pending.push_back(pending);
+                if self.pending.len() > MOST_PENDING
+                    && let Some(first) = self.pending.pop_front()
+                {
+                    self.put_pending(&first)?;
+                }
+                Ok(())
+            }
+            None => Err(anyhow!("a record came malformed out of the sort")),
+        }
+    }
 
-    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+    /// Reads the payload of a record, and writes it.
+    fn put_pending(&mut self, pending: &Pending) -> Result<()> {
+        let Some(payloads) = self.payloads.clone() else {
+            return Err(anyhow!(
+                "a payload was left in its source, and nothing says where that is"
+            ));
+        };
+        let (start, end) = (
+            pending.before.len(),
+            pending.before.len() + pending.extent.bytes() as usize,
+        );
+        let length = end + pending.after.len();
+        let mut buffer = std::mem::take(&mut self.buffer);
+        if buffer.len() < length {
+            buffer.resize(length, 0);
+        }
+        buffer[..start].copy_from_slice(&pending.before);
+        buffer[end..length].copy_from_slice(&pending.after);
+        let warm = payloads
+            .read_into(&pending.extent, &mut buffer[start..end])
+            .with_context(|| {
+                let (part, record) = prep_dataflow::split_origin(pending.origin);
+                self.parts.place(part, record)
+            })?;
+        if !warm {
+            if self.cold == 0 {
+                for later in &self.pending {
+                    payloads.will_need(&later.extent);
+                }
+            }
+            self.cold = COLD_PAYLOADS;
+        }
+        let result = self.put(pending.key, &buffer[..length]);
+        self.buffer = buffer;
+        result
+    }
+
+    fn put(&mut self, key: [u8; 16], data: &[u8]) -> Result<()> {
         self.writer
-            .write(&record.data)
-            .with_context(|| format!("could not write {}", self.path.display()))
-            .map_err(Carried::boxed)?;
-        self.hash.push(&record.data);
+            .write(data)
+            .with_context(|| format!("could not write {}", self.path.display()))?;
+        self.hash.push(data);
         self.summary.records += 1;
-        self.summary.payload_bytes += record.data.len() as u64;
-        self.first_key.get_or_insert(record.key);
-        self.last_key = Some(record.key);
+        self.summary.payload_bytes += data.len() as u64;
+        self.first_key.get_or_insert(key);
+        self.last_key = Some(key);
         self.unreported += 1;
         if self.unreported == 256 {
             self.meter.add(std::mem::take(&mut self.unreported));
         }
         Ok(())
+    }
+}
+
+impl ShardWriter for ShardFile {
+    type Summary = ShardSummary;
+
+    fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+        self.take(record).map_err(Carried::boxed)
     }
 
     fn finish(self) -> Result<ShardSummary, BoxError> {
@@ -229,7 +353,8 @@ impl ShardWriter for ShardFile {
 /// What a finished file holds.
 struct WrittenFile {
     bytes: u64,
-    sha256: [u8; 32],
+    /// None: not computed.
+    sha256: Option<[u8; 32]>,
     crc64: u64,
 }
 
@@ -248,14 +373,99 @@ impl std::fmt::Debug for WrittenFile {
     }
 }
 
+/// Where the bytes of a shard go.
+#[derive(Debug)]
+enum Target {
+    /// To threads that hash and write them.
+    Pipe(Pipe),
+    /// Into the file.
+    Direct(Box<Direct>),
+}
+
+impl Target {
+    /// Writes what is left, and syncs the file.
+    fn finish(self) -> Result<WrittenFile> {
+        match self {
+            Self::Pipe(pipe) => pipe.finish(),
+            Self::Direct(direct) => direct.finish(),
+        }
+    }
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Pipe(pipe) => pipe.write(bytes),
+            Self::Direct(direct) => direct.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A file that the thread that has the bytes writes itself; the writer in front gathers them.
+struct Direct {
+    file: File,
+    crc: crc_fast::Digest,
+    bytes: u64,
+    sync: EarlySync,
+}
+
+impl std::fmt::Debug for Direct {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Direct({} bytes)", self.bytes)
+    }
+}
+
+impl Direct {
+    fn create(path: &Path) -> Result<Self> {
+        Ok(Self {
+            file: create(path)?,
+            crc: crc_fast::Digest::new(CRC),
+            bytes: 0,
+            sync: EarlySync::default(),
+        })
+    }
+
+    fn finish(mut self) -> Result<WrittenFile> {
+        self.sync.stop();
+        self.file.sync_all()?;
+        Ok(WrittenFile {
+            bytes: self.bytes,
+            sha256: None,
+            crc64: self.crc.finalize(),
+        })
+    }
+}
+
+impl Write for Direct {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.crc.update(&bytes[..count]);
+        self.bytes += count as u64;
+        self.sync.wrote(&self.file, count);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn create(path: &Path) -> Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)
+        .with_context(|| format!("could not write {}", path.display()))
+}
+
 impl Pipe {
     fn create(path: &Path) -> Result<Self> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(path)
-            .with_context(|| format!("could not write {}", path.display()))?;
+        let file = create(path)?;
         let (sender, receiver) = sync_channel(MOST_CHUNKS);
         let (give_back, spare) = channel();
         let thread = std::thread::Builder::new()
@@ -358,35 +568,58 @@ fn hash_and_write(
         .unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")))?;
     Ok(WrittenFile {
         bytes,
-        sha256: sha256.finalize().into(),
+        sha256: Some(sha256.finalize().into()),
         crc64: crc.finalize(),
     })
 }
 
 fn write_file(mut file: &File, chunks: &Receiver<Vec<u8>>, give_back: &Sender<Vec<u8>>) -> io::Result<()> {
-    let mut unasked = 0;
-    let mut starter: Option<(SyncSender<()>, JoinHandle<()>)> = None;
+    let mut sync = EarlySync::default();
     while let Ok(mut chunk) = chunks.recv() {
         file.write_all(&chunk)?;
-        unasked += chunk.len();
-        if unasked >= SYNC_BYTES {
-            unasked = 0;
-            if starter.is_none() {
-                starter = start_early(file).ok();
+        sync.wrote(file, chunk.len());
+        chunk.clear();
+        let _ = give_back.send(chunk);
+    }
+    sync.stop();
+    file.sync_all()
+}
+
+/// Makes the disk begin with what was written so far, for large files.
+#[derive(Default)]
+struct EarlySync {
+    unasked: usize,
+    starter: Option<(SyncSender<()>, JoinHandle<()>)>,
+}
+
+impl EarlySync {
+    /// Notes that so many bytes were written.
+    fn wrote(&mut self, file: &File, bytes: usize) {
+        self.unasked += bytes;
+        if self.unasked >= SYNC_BYTES {
+            self.unasked = 0;
+            if self.starter.is_none() {
+                self.starter = start_early(file).ok();
             }
-            if let Some((sender, _)) = &starter {
+            if let Some((sender, _)) = &self.starter {
                 // Busy with the last one: then it can wait.
                 let _ = sender.try_send(());
             }
         }
-        chunk.clear();
-        let _ = give_back.send(chunk);
     }
-    if let Some((sender, thread)) = starter {
-        drop(sender);
-        let _ = thread.join();
+
+    fn stop(&mut self) {
+        if let Some((sender, thread)) = self.starter.take() {
+            drop(sender);
+            let _ = thread.join();
+        }
     }
-    file.sync_all()
+}
+
+impl Drop for EarlySync {
+    fn drop(&mut self) {
+        self.stop();
+    }
 }
 
 /// A thread that makes the disk begin with what was written so far. Its errors show again in the sync at the end.
@@ -418,7 +651,7 @@ mod tests {
             let written = pipe.finish().unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), data);
             assert_eq!(written.bytes, length as u64);
-            assert_eq!(written.sha256, <[u8; 32]>::from(Sha256::digest(&data)));
+            assert_eq!(written.sha256, Some(Sha256::digest(&data).into()));
             assert_eq!(written.crc64, crc_fast::checksum(CRC, &data));
         }
     }

@@ -181,6 +181,8 @@ mod tests {
             place: SourcePlace::Url(Url::parse(&format!("https://example.org/{name}")).unwrap()),
             bytes: None,
             sha256: None,
+            optional: false,
+            identity: crate::builder::SourceIdentity::default(),
         }
     }
 

@@ -44,6 +44,7 @@ impl Case {
             place: SourcePlace::Url(Url::parse(url).unwrap()),
             bytes: Some(self.data.len() as u64),
             sha256: Some(Sha256::digest(&self.data).into()),
+            ..SourceSpec::path("")
         }
     }
 
@@ -272,6 +273,7 @@ fn several_sources_come_in_their_order() {
                 name,
                 bytes: None,
                 sha256: None,
+                ..SourceSpec::path("")
             }
         })
         .collect();

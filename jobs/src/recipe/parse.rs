@@ -10,7 +10,7 @@ use prep_formats::value::DType;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::builder::{DatasetSpec, Layout, SourcePlace, SourceSpec, SplitSpec};
+use crate::builder::{DatasetSpec, Layout, SourceIdentity, SourcePlace, SourceSpec, SplitSpec};
 use crate::recipe::{ReaderSpec, Recipe, RecipeError, SplitFiles, Template, near};
 
 /// The version of recipes that this program reads.
@@ -335,6 +335,8 @@ impl Checker<'_> {
                 place,
                 bytes: source.bytes,
                 sha256,
+                optional: false,
+                identity: SourceIdentity::default(),
             });
         }
         Ok(sources)

@@ -176,6 +176,72 @@ impl ExampleEncoder {
         }
         result
     }
+
+    /// Appends the encoded example but for the `length` bytes of one feature's byte string, which `values` give as empty bytes. Gives
+    /// how many of the appended bytes come before them: the example is these, the string, then the rest. So large contents need not
+    /// be in memory, nor be copied into the example.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode); and where `feature` is no feature of one byte string, or not given as an empty one.
+    ///
+    /// # Examples
+    /// ```
+    /// use prep_formats::features::{Feature, Features};
+    /// use prep_formats::value::Value;
+    ///
+    /// let features = Features::new(vec![("a".into(), Feature::Text), ("b".into(), Feature::Text)])?;
+    /// let (mut whole, mut rest) = (Vec::new(), Vec::new());
+    /// features.encoder().encode(&[("a", Value::Bytes("woof".into())), ("b", Value::Bytes("x".into()))], &mut whole)?;
+    /// let values = [("a", Value::Bytes("".into())), ("b", Value::Bytes("x".into()))];
+    /// let before = features.encoder().encode_around(&values, "a", 4, &mut rest)?;
+    /// assert_eq!([&rest[..before], b"woof", &rest[before..]].concat(), whole);
+    /// # Ok::<(), prep_formats::Error>(())
+    /// ```
+    pub fn encode_around(
+        &mut self,
+        values: &[(&str, Value)],
+        feature: &str,
+        length: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<usize> {
+        self.output.begin();
+        encode_fields(
+            "",
+            &self.fields,
+            &mut self.given,
+            values.iter().map(|(name, value)| (*name, value)),
+            &mut self.output,
+        )?;
+        let lists = &self.output.lists;
+        let hole = lists.binary_search_by(|list| list.name.as_str().cmp(feature));
+        // One string of no bytes: its tag, and its length.
+        let hole = hole.ok().filter(|hole| {
+            lists[*hole].kind == Kind::Bytes && lists[*hole].present && lists[*hole].body == [0x0a, 0]
+        });
+        let Some(hole) = hole else {
+            let reason = "its bytes cannot be left out: it is not one empty byte string".to_owned();
+            return Err(in_feature(feature, Error::Invalid(reason)));
+        };
+        let too_long = || in_feature(feature, Error::Invalid(format!("{length} bytes are too many")));
+        let length = usize::try_from(length)
+            .ok()
+            .filter(|length| *length <= isize::MAX as usize / 2)
+            .ok_or_else(too_long)?;
+        let start = out.len();
+        self.output.write_lists(0..hole, out);
+        let listed = 1 + wire::varint_length(length as u64) + length;
+        wire::put_entry_header(feature, wire::feature_length(Some(Kind::Bytes), listed), out);
+        out.push(0x0a);
+        wire::put_varint(listed as u64, out);
+        out.push(0x0a);
+        wire::put_varint(length as u64, out);
+        let middle = out.len();
+        self.output.write_lists(hole + 1..lists.len(), out);
+        let mut header = vec![0x0a];
+        wire::put_varint((out.len() - start + length) as u64, &mut header);
+        out.splice(start..start, header.iter().copied());
+        Ok(middle - start + header.len())
+    }
 }
 
 /// Encodes the values of a dict, each field once.
@@ -641,7 +707,11 @@ impl Output {
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        for list in self.lists.iter().filter(|list| list.present) {
+        self.write_lists(0..self.lists.len(), out);
+    }
+
+    fn write_lists(&self, range: std::ops::Range<usize>, out: &mut Vec<u8>) {
+        for list in self.lists[range].iter().filter(|list| list.present) {
             let body = &list.body;
             let length = match list.kind {
                 Kind::Bytes => body.len(),
