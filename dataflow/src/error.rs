@@ -24,10 +24,12 @@ pub enum Error {
         source: BoxError,
     },
     /// A closure, reader or writer of a stage panicked: a bug in it, or in this crate.
-    #[error("stage `{stage}` panicked: {message}")]
+    #[error("stage `{stage}` panicked{}: {message}", on(.input))]
     Panic {
         /// Name of the stage, or `worker` where it isn't known.
         stage: String,
+        /// What it worked on, where that is known: see [`working_on`](crate::working_on).
+        input: Option<String>,
         /// The panic's message.
         message: String,
     },
@@ -65,6 +67,21 @@ pub enum Error {
         split: usize,
         /// What is wrong with it.
         reason: String,
+    },
+    /// Data that was said to be small isn't.
+    #[error(
+        "stage `{stage}`: {entries} entries take {bytes} bytes on one worker, and {limit} are allowed; \
+         allow more memory, or sort the data and group that"
+    )]
+    TooLarge {
+        /// Name of the stage.
+        stage: String,
+        /// Entries that one worker holds.
+        entries: u64,
+        /// What they take, in bytes.
+        bytes: u64,
+        /// What they may take.
+        limit: u64,
     },
     /// Sorted records could not be put aside on disk.
     #[error("could not write {needed_bytes} more bytes of sorted records to the spill folder `{}`; \
@@ -122,6 +139,12 @@ impl Error {
             source: source.into(),
         }
     }
+}
+
+fn on(input: &Option<String>) -> String {
+    input
+        .as_ref()
+        .map_or(String::new(), |input| format!(" on {input}"))
 }
 
 fn hex(key: &Key) -> String {

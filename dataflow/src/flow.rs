@@ -102,18 +102,18 @@ impl<'scope> Flows<'scope> {
         true
     }
 
-    /// Leads the acknowledgements of each flow back to its sources. Has to be called whatever happened to the graph: timely aborts the
-    /// program over a feedback edge that isn't connected.
-    pub(crate) fn connect(&mut self, scope: Scope<'scope, Epoch>) {
+    /// Leads the acknowledgements of each flow back to its sources, and gives a stream that ends when all flows have. Has to be called
+    /// whatever happened to the graph: timely aborts the program over a feedback edge that isn't connected.
+    pub(crate) fn connect(&mut self, scope: Scope<'scope, Epoch>) -> Acks<'scope> {
+        let mut ends = Vec::new();
         for flow in std::mem::take(&mut self.0) {
-            if flow.loops.is_empty() {
-                continue;
-            }
             let done = scope.concatenate(flow.acks);
             for feedback in flow.loops {
                 done.clone().connect_loop(feedback);
             }
+            ends.push(done);
         }
+        scope.concatenate(ends)
     }
 }
 

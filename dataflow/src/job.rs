@@ -9,6 +9,7 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use crate::Error;
+use crate::counter::Sums;
 use crate::progress::{Progress, ThreadClock, on_worker, worker};
 use crate::trace::{self, Trace};
 
@@ -59,6 +60,8 @@ pub(crate) struct Job {
     watch: OnceLock<(Progress, Option<Trace>)>,
     /// One for each source of the graph.
     turns: Mutex<Vec<Turns>>,
+    /// What the job counts beside its data.
+    pub(crate) sums: Sums,
 }
 
 /// Whose turn it is among the tasks of a source: the threads of a process share it, so that each task has one of them.
@@ -75,6 +78,19 @@ impl Turns {
 thread_local! {
     /// The stage that runs on this thread, for the message of a panic.
     static STAGE: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+    /// What it works on.
+    static INPUT: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Says what the calling closure works on from now on (a file, a record), so that the job's error names it should the closure
+/// panic: [`Error::Panic`]'s `input`. Without it, that is the number of the task in a source, and nothing in other stages.
+///
+/// Costs a copy of the text. It is forgotten when another stage runs on the thread.
+pub fn working_on(input: &str) {
+    INPUT.with_borrow_mut(|current| {
+        current.clear();
+        current.push_str(input);
+    });
 }
 
 /// Says which stage runs on this thread from now on.
@@ -85,6 +101,7 @@ pub(crate) fn enter(stage: &Arc<str>) {
             .is_some_and(|current| Arc::ptr_eq(current, stage))
         {
             *current = Some(stage.clone());
+            working_on("");
         }
     });
 }
@@ -101,6 +118,7 @@ impl Job {
             threads: Mutex::default(),
             turns: Mutex::default(),
             watch: OnceLock::new(),
+            sums: Sums::default(),
         })
     }
 
@@ -162,8 +180,10 @@ impl Job {
                 let stage = STAGE
                     .with_borrow_mut(Option::take)
                     .map_or(stage.to_owned(), |stage| stage.to_string());
+                let input = INPUT.take();
                 self.fail(Error::Panic {
                     stage,
+                    input: (!input.is_empty()).then_some(input),
                     message: message(&*panic),
                 });
             }

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod container;
+mod counter;
 mod error;
 mod flow;
 mod job;
@@ -15,10 +16,12 @@ mod schedule_log;
 mod spill;
 pub mod trace;
 
+pub use crate::counter::Counter;
 pub use crate::error::{BoxError, Error};
-pub use crate::job::{Cancel, StopSignal};
+pub use crate::job::{Cancel, StopSignal, working_on};
 pub use crate::operators::{
-    Collected, Duplicates, Partition, ShardSink, ShardWriter, SortOptions, Sorted, Written,
+    Collected, Duplicates, Failure, Group, IoOptions, Partition, ShardSink, ShardWriter, Small, SmallKey,
+    SmallValue, SortOptions, Sorted, Written,
 };
 pub use crate::options::Options;
 pub use crate::pipeline::{Collection, Pipeline, Report, run};

@@ -102,6 +102,8 @@ pub(crate) struct Shares {
     pub(crate) read_ahead_bytes: usize,
     /// Sorted records that go to a shard's writer together, or are let into the graph in one epoch.
     pub(crate) replay_bytes: usize,
+    /// One table of small data.
+    pub(crate) table_bytes: usize,
     /// One block of a spill file.
     pub(crate) block_bytes: usize,
     /// How many sorted runs are merged at once.
@@ -118,6 +120,8 @@ pub(crate) struct Demand {
     pub(crate) sorts: usize,
     /// Stages that read sorted records and let them into the graph again.
     pub(crate) replays: usize,
+    /// Tables of small data.
+    pub(crate) tables: usize,
 }
 
 impl Shares {
@@ -139,6 +143,7 @@ impl Shares {
             epoch_bytes,
             batch_bytes: (epoch_bytes / 8).clamp(4 << 10, 64 << 10),
             read_ahead_bytes: (read_ahead / sources.max(replays)).clamp(32 << 10, 8 << 20),
+            table_bytes: worker / 8 / demand.tables.max(1),
             replay_bytes: (epochs / replays).clamp(16 << 10, 1 << 20),
             block_bytes,
             // While runs are merged, both arenas are empty.
@@ -161,12 +166,14 @@ mod tests {
                         sources,
                         sorts,
                         replays,
+                        tables: sorts,
                     };
                     let shares = Shares::new(memory, workers, demand);
                     let window = 2 * WINDOW as usize;
                     let arenas = 2 * sorts * shares.arena_bytes;
                     let first = sources * (window * shares.epoch_bytes + 2 * shares.read_ahead_bytes);
                     let second = replays * (window * shares.replay_bytes + shares.read_ahead_bytes);
+                    let arenas = arenas + sorts * shares.table_bytes;
                     let budget = memory.max(workers << 20);
                     let text = format!("{workers} workers, {memory} bytes, {demand:?}: {shares:?}");
                     assert!(workers * (arenas + first) <= budget, "{text}");

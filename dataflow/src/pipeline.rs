@@ -1,16 +1,21 @@
 //! Building a job's graph: the pipeline, and the collections that flow between its stages.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use timely::communication::Config as Communication;
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::channels::pact::{Exchange, Pipeline as Local};
+use timely::dataflow::operators::Operator;
 use timely::dataflow::{Scope, Stream};
 use timely::worker::Worker;
 use timely::{Config, WorkerConfig};
 
 use crate::container::Batch;
+use crate::counter::Counter;
 use crate::flow::{FlowId, Flows};
 use crate::job::{Job, Turns};
 use crate::options::{Demand, Shares};
@@ -92,6 +97,10 @@ impl Graph<'_> {
         self.demand(|demand| demand.sorts += 1);
     }
 
+    pub(crate) fn count_table(&self) {
+        self.demand(|demand| demand.tables += 1);
+    }
+
     pub(crate) fn count_replay(&self) {
         self.demand(|demand| demand.replays += 1);
     }
@@ -106,6 +115,12 @@ impl<'scope> Pipeline<'scope> {
     /// The workers of the whole job.
     pub fn num_workers(&self) -> usize {
         self.0.scope.peers()
+    }
+
+    /// A named sum, which the job's [`Report`] has in the end. To be captured by closures of stages; may be asked for on any worker, on all
+    /// or some of them.
+    pub fn counter(&self, name: &str) -> Counter {
+        self.0.job.sums.counter(name)
     }
 
     /// What closures that block can look at, to give up when the job has ended without them.
@@ -136,6 +151,8 @@ impl<T> std::fmt::Debug for Collection<'_, T> {
 pub struct Report {
     /// Counters of every stage, and the peak of what was held.
     pub progress: Progress,
+    /// The sums of all counters, by name, over all workers and processes.
+    pub counters: BTreeMap<String, u64>,
 }
 
 /// Runs a job to its end.
@@ -174,6 +191,7 @@ where
                     let message = format!("worker {index} did not end in order");
                     job.fail(Error::Panic {
                         stage: "worker".into(),
+                        input: None,
                         message,
                     });
                 }
@@ -183,9 +201,51 @@ where
     }
     job.join();
     match job.take_error() {
-        None => Ok(Report { progress }),
+        None => Ok(Report {
+            progress,
+            counters: job.sums.all(),
+        }),
         Some(error) => Err(error),
     }
+}
+
+/// When all is done, the first worker of each process tells the other processes what its process has counted.
+fn tell_sums<'scope>(pipeline: &Pipeline<'scope>, ends: Acks<'scope>) {
+    let graph = &pipeline.0;
+    let ((process, num_processes), peers) = (graph.process(), graph.scope.peers());
+    let workers = peers / num_processes;
+    if num_processes == 1 || graph.options.serialise {
+        return;
+    }
+    let sums = graph.job.sums.clone();
+    let first = graph.scope.index() == process * workers;
+    let told = ends.unary_frontier::<CapacityContainerBuilder<Vec<(u64, Vec<(String, u64)>)>>, _, _, _>(
+        Local,
+        "Counters",
+        move |capability, _| {
+            let mut capability = Some(capability);
+            move |(input, frontier), output| {
+                input.for_each(|_, _| ());
+                if frontier.is_empty()
+                    && let Some(capability) = capability.take()
+                    && first
+                {
+                    let others = (0..num_processes).filter(|other| *other != process);
+                    let told = others.map(|other| ((other * workers) as u64, sums.here()));
+                    output.session(&capability).give_iterator(told);
+                }
+            }
+        },
+    );
+    let sums = graph.job.sums.clone();
+    let to_first = Exchange::new(|(worker, _): &(u64, Vec<(String, u64)>)| *worker);
+    told.sink(to_first, "CountersElsewhere", move |(input, _)| {
+        input.for_each(|_, told| {
+            for (_, told) in told.drain(..) {
+                sums.add_elsewhere(told);
+            }
+        });
+    });
 }
 
 fn work<B>(worker: &mut Worker, job: &Arc<Job>, options: &Arc<Options>, build: &B)
@@ -213,7 +273,8 @@ where
             // A panic here must not leave the graph half connected, which timely would answer with an abort.
             let built = catch_unwind(AssertUnwindSafe(|| build(&pipeline)));
             let graph = &pipeline.0;
-            graph.flows.take().connect(scope);
+            let ends = graph.flows.take().connect(scope);
+            tell_sums(&pipeline, ends);
             let shares = Shares::new(options.memory_bytes, options.workers, graph.demand.get());
             graph.shares.set(shares);
             if let Err(panic) = built {

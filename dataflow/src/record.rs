@@ -58,6 +58,18 @@ impl<T: Weigh> Weigh for Vec<T> {
     }
 }
 
+impl<T: Weigh, const N: usize> Weigh for [T; N] {
+    fn weigh(&self) -> usize {
+        self.iter().map(Weigh::weigh).sum()
+    }
+}
+
+impl Weigh for std::path::PathBuf {
+    fn weigh(&self) -> usize {
+        size_of::<Self>() + self.capacity()
+    }
+}
+
 impl<T: Weigh> Weigh for Option<T> {
     fn weigh(&self) -> usize {
         size_of::<Self>() + self.as_ref().map_or(0, Weigh::weigh)
@@ -79,6 +91,12 @@ impl<A: Weigh, B: Weigh> Weigh for (A, B) {
 impl<A: Weigh, B: Weigh, C: Weigh> Weigh for (A, B, C) {
     fn weigh(&self) -> usize {
         self.0.weigh() + self.1.weigh() + self.2.weigh()
+    }
+}
+
+impl<A: Weigh, B: Weigh, C: Weigh, D: Weigh> Weigh for (A, B, C, D) {
+    fn weigh(&self) -> usize {
+        self.0.weigh() + self.1.weigh() + self.2.weigh() + self.3.weigh()
     }
 }
 

@@ -46,6 +46,15 @@ impl<'scope> Sorted<'scope> {
     /// 8 epochs of at most a 64th of the worker's budget and 1 MiB. Records that fit in the sort's arena stay there until all of them
     /// have been yielded.
     pub fn records(self, name: &str) -> Collection<'scope, Record> {
+        self.replay(name, replay)
+    }
+
+    /// A source behind the sort: `body` reads each worker's records, and puts what it makes of them into batches.
+    pub(crate) fn replay<T: Weigh + Send + 'static>(
+        self,
+        name: &str,
+        body: impl FnOnce(Arc<SortedRun>, &Reader<T>) -> Result<(), Error> + Send + 'static,
+    ) -> Collection<'scope, T> {
         let graph = self.pipeline.0.clone();
         let (scope, peers) = (graph.scope, graph.scope.peers());
         graph.count_replay();
@@ -91,8 +100,8 @@ impl<'scope> Sorted<'scope> {
         };
         let none = [] as [(usize, Antichain<Epoch>); 0];
         let mut builder = OperatorBuilder::new(name.to_owned(), scope);
-        let (output, stream) = builder.new_output::<Batch<Record>>();
-        let mut output: OutputBuilder<Epoch, CapacityContainerBuilder<Batch<Record>>> =
+        let (output, stream) = builder.new_output::<Batch<T>>();
+        let mut output: OutputBuilder<Epoch, CapacityContainerBuilder<Batch<T>>> =
             OutputBuilder::from(output);
         let mut start =
             builder.new_input_connection(start, Exchange::new(|worker: &u64| *worker), none.clone());
@@ -110,6 +119,7 @@ impl<'scope> Sorted<'scope> {
             let mut capability = capabilities.pop();
             let mut window = Window::default();
             let mut receiver = None;
+            let mut body = Some(body);
             move |frontiers| {
                 let _ = &acks;
                 let shares = shares.get();
@@ -122,9 +132,12 @@ impl<'scope> Sorted<'scope> {
                     let (sender, inbox) = queue(shares.read_ahead_bytes, wake.clone());
                     receiver = Some(inbox);
                     let reader = Reader::new(&job, &stage, account.clone(), sender, &shares);
+                    let Some(body) = body.take() else {
+                        return;
+                    };
                     job.spawn(&stage, move || {
                         // As in `source`: the failure first, then the end of the queue.
-                        if let Err(error) = replay(run, &reader) {
+                        if let Err(error) = body(run, &reader) {
                             reader.job.fail(error);
                         }
                         Ok(())

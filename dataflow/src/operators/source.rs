@@ -10,7 +10,7 @@ use timely::dataflow::operators::{Capability, Feedback};
 use timely::progress::Antichain;
 
 use crate::container::Batch;
-use crate::job::{Job, Turns};
+use crate::job::{Job, Turns, working_on};
 use crate::options::{Shares, WINDOW};
 use crate::pipeline::{Collection, Epoch, Pipeline};
 use crate::progress::Account;
@@ -82,7 +82,8 @@ impl<'scope> Pipeline<'scope> {
                 if let Some((tasks, open, wake)) = start.take() {
                     let (sender, inbox) = queue(shares.read_ahead_bytes, wake);
                     receiver = Some(inbox);
-                    let reader = Reader::new(&job, &stage, account.clone(), sender, &shares);
+                    let mut reader = Reader::new(&job, &stage, account.clone(), sender, &shares);
+                    (reader.first, reader.step) = (process, num_processes);
                     let turns = turns.clone();
                     job.spawn(&stage, move || {
                         // The failure is noted before the queue ends: else the stages behind take its end for the end of the data.
@@ -171,6 +172,9 @@ pub(crate) struct Reader<T> {
     account: Arc<Account>,
     sender: Sender<(Batch<T>, usize)>,
     batch_bytes: usize,
+    /// Number of the process's first task, and of how many each is one.
+    first: usize,
+    step: usize,
 }
 
 impl<T: Weigh> Reader<T> {
@@ -187,6 +191,8 @@ impl<T: Weigh> Reader<T> {
             account,
             sender,
             batch_bytes: shares.batch_bytes,
+            first: 0,
+            step: 1,
         }
     }
 
@@ -212,6 +218,7 @@ impl<T: Weigh> Reader<T> {
                 break;
             };
             passed = turn + 1;
+            working_on(&format!("task {}", self.first + turn * self.step));
             for item in open(task).map_err(|error| Error::stage(&self.stage, error))? {
                 let item = item.map_err(|error| Error::stage(&self.stage, error))?;
                 bytes += item.weigh();

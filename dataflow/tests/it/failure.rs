@@ -211,8 +211,14 @@ fn every_failure_comes_back_with_its_cause() {
             match fails(place, How::Panic, workers, memory) {
                 Error::Panic {
                     stage: found,
+                    input,
                     message,
                 } => {
+                    assert_eq!(
+                        input.is_some(),
+                        matches!(place, OpenTask | Item),
+                        "{place:?}: {input:?}"
+                    );
                     assert!(message.contains("the root panic"), "{place:?}: {message}");
                     assert_eq!(found, stage, "{place:?}");
                 }

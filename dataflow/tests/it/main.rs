@@ -3,6 +3,7 @@
 mod bounds;
 mod examples;
 mod failure;
+mod operators;
 mod order;
 mod replay;
 mod support;
