@@ -126,6 +126,29 @@ pub enum Error {
     /// Nothing moved for longer than [`Options::stall`](crate::Options::stall) allows.
     #[error("the job made no progress for {0:?}")]
     Stalled(Duration),
+    /// The processes of a cluster did not meet, or do not fit together. The text names them.
+    #[error("{0}")]
+    Cluster(String),
+    /// Another process of the cluster was lost: it was killed, its machine or the network between is gone.
+    #[error("process {process} ({address}) was lost: {reason}")]
+    Lost {
+        /// Which one, from 0.
+        process: usize,
+        /// Its host, as given to the cluster.
+        address: String,
+        /// How that showed.
+        reason: String,
+    },
+    /// The job failed in another process of the cluster.
+    #[error("process {process} ({address}) failed: {cause}")]
+    Remote {
+        /// Which one, from 0.
+        process: usize,
+        /// Its host, as given to the cluster.
+        address: String,
+        /// What it says, with all causes.
+        cause: String,
+    },
     /// The worker threads could not be started.
     #[error("could not start the workers: {0}")]
     Start(String),

@@ -54,6 +54,8 @@ pub(crate) struct Job {
     cancel: Cancel,
     started: Instant,
     moved_ms: AtomicU64,
+    /// The same for what moved in other processes.
+    moved_elsewhere_ms: AtomicU64,
     workers: Mutex<Vec<Thread>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Who watches the job.
@@ -62,6 +64,16 @@ pub(crate) struct Job {
     turns: Mutex<Vec<Turns>>,
     /// What the job counts beside its data.
     pub(crate) sums: Sums,
+    on_fail: Mutex<Option<OnFail>>,
+}
+
+/// What is told of the job's first error.
+struct OnFail(Arc<dyn Fn(&Error) + Send + Sync>);
+
+impl std::fmt::Debug for OnFail {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("OnFail")
+    }
 }
 
 /// Whose turn it is among the tasks of a source: the threads of a process share it, so that each task has one of them.
@@ -114,6 +126,8 @@ impl Job {
             cancel,
             started: Instant::now(),
             moved_ms: AtomicU64::new(0),
+            moved_elsewhere_ms: AtomicU64::new(0),
+            on_fail: Mutex::default(),
             workers: Mutex::default(),
             threads: Mutex::default(),
             turns: Mutex::default(),
@@ -124,11 +138,39 @@ impl Job {
 
     /// Ends the job. The first error is the one that counts: later ones are its consequences.
     pub(crate) fn fail(&self, error: Error) {
-        lock(&self.error).get_or_insert(error);
-        self.stopped.store(true, Relaxed);
+        {
+            let mut first = lock(&self.error);
+            if first.is_none() {
+                self.stopped.store(true, Relaxed);
+                let on_fail = lock(&self.on_fail).as_ref().map(|on_fail| on_fail.0.clone());
+                if let Some(tell) = on_fail {
+                    tell(&error);
+                }
+                *first = Some(error);
+            }
+        }
         for worker in lock(&self.workers).iter() {
             worker.unpark();
         }
+    }
+
+    /// Has `tell` called with the job's first error; at once, if there is one.
+    pub(crate) fn on_fail(&self, tell: impl Fn(&Error) + Send + Sync + 'static) {
+        let tell = Arc::new(tell);
+        *lock(&self.on_fail) = Some(OnFail(tell.clone()));
+        if let Some(error) = &*lock(&self.error) {
+            tell(error);
+        }
+    }
+
+    /// Nobody is to be told any more.
+    pub(crate) fn forget_on_fail(&self) {
+        lock(&self.on_fail).take();
+    }
+
+    /// Whether the job has failed already.
+    pub(crate) fn stopped_quietly(&self) -> bool {
+        self.stopped.load(Relaxed)
     }
 
     /// Whether threads should give up; also turns a cancellation into the job's error.
@@ -151,8 +193,20 @@ impl Job {
         ThreadClock::tick(now);
     }
 
+    /// Notes that something moved in another process.
+    pub(crate) fn tick_elsewhere(&self) {
+        self.moved_elsewhere_ms
+            .store(self.started.elapsed().as_millis() as u64, Relaxed);
+    }
+
+    /// When something last moved in this process, in milliseconds after the start.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved_ms.load(Relaxed)
+    }
+
     pub(crate) fn fail_if_stalled(&self, after: Duration) {
-        let moved = Duration::from_millis(self.moved_ms.load(Relaxed));
+        let moved = self.moved().max(self.moved_elsewhere_ms.load(Relaxed));
+        let moved = Duration::from_millis(moved);
         if self.started.elapsed().saturating_sub(moved) > after {
             self.fail(Error::Stalled(after));
         }

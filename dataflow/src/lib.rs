@@ -5,6 +5,7 @@ mod counter;
 mod error;
 mod flow;
 mod job;
+mod net;
 mod operators;
 mod options;
 mod pipeline;
@@ -19,6 +20,7 @@ pub mod trace;
 pub use crate::counter::Counter;
 pub use crate::error::{BoxError, Error};
 pub use crate::job::{Cancel, StopSignal, working_on};
+pub use crate::net::{Cluster, ClusterSpec};
 pub use crate::operators::{
     Collected, Duplicates, Failure, Group, IoOptions, Partition, ShardSink, ShardWriter, Small, SmallKey,
     SmallValue, SortOptions, Sorted, Written,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::trace::Trace;
-use crate::{Cancel, Progress};
+use crate::{Cancel, Cluster, Progress};
 
 /// Options of a job.
 #[derive(Debug, Clone)]
@@ -18,6 +18,7 @@ pub struct Options {
     pub(crate) cancel: Cancel,
     pub(crate) stall: Duration,
     pub(crate) serialise: bool,
+    pub(crate) cluster: Option<Cluster>,
 }
 
 impl Default for Options {
@@ -31,6 +32,7 @@ impl Default for Options {
             cancel: Cancel::default(),
             stall: Duration::from_secs(600),
             serialise: false,
+            cluster: None,
         }
     }
 }
@@ -78,6 +80,13 @@ impl Options {
     /// should take.
     pub fn stall(mut self, stall: Duration) -> Self {
         self.stall = stall;
+        self
+    }
+
+    /// The processes that run the job together: each of them has to call [`run`](crate::run) with the same graph and as many workers. All
+    /// of them take the smallest of their budgets. Default: this process alone.
+    pub fn cluster(mut self, cluster: Cluster) -> Self {
+        self.cluster = Some(cluster);
         self
     }
 

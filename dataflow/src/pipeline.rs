@@ -6,7 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use timely::communication::Config as Communication;
+use timely::communication::allocator::AllocatorBuilder;
+use timely::communication::allocator::ProcessBuilder;
+use timely::communication::allocator::zero_copy::initialize::{
+    CommsGuard, initialize_networking_from_sockets,
+};
+use timely::communication::{Config as Communication, Hooks, WorkerGuards};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::{Exchange, Pipeline as Local};
 use timely::dataflow::operators::Operator;
@@ -18,6 +23,7 @@ use crate::container::Batch;
 use crate::counter::Counter;
 use crate::flow::{FlowId, Flows};
 use crate::job::{Job, Turns};
+use crate::net::{Begun, Plane};
 use crate::options::{Demand, Shares};
 use crate::progress::Progress;
 use crate::{Error, Options, StopSignal};
@@ -123,6 +129,20 @@ impl<'scope> Pipeline<'scope> {
         self.0.job.sums.counter(name)
     }
 
+    /// The process in which this copy of the graph runs, from 0.
+    pub fn process_index(&self) -> usize {
+        self.0
+            .options
+            .cluster
+            .as_ref()
+            .map_or(0, |cluster| cluster.index())
+    }
+
+    /// The processes of the whole job.
+    pub fn num_processes(&self) -> usize {
+        self.0.options.cluster.as_ref().map_or(1, |cluster| cluster.len())
+    }
+
     /// What closures that block can look at, to give up when the job has ended without them.
     pub fn stop_signal(&self) -> StopSignal {
         StopSignal(self.0.job.clone())
@@ -161,10 +181,14 @@ pub struct Report {
 /// stages in the same order. What it captures is shared or cloned; the closures that it gives to stages belong to one worker.
 /// The call blocks until all is done and every thread that the job started has ended, also when it fails.
 ///
+/// With [`Options::cluster`], all processes of the cluster have to call it with the same graph; each returns when all have finished, or with
+/// the cause when one has failed.
+///
 /// # Errors
 ///
 /// The first thing that went wrong on any thread: what a closure returned ([`Error::Stage`], with the closure's error as
-/// source), a panic anywhere, a full spill disk, duplicate keys, cancellation.
+/// source), a panic anywhere, a full spill disk, duplicate keys, cancellation, a process that was lost, or what went wrong in another
+/// process.
 pub fn run<B>(options: Options, build: B) -> Result<Report, Error>
 where
     B: for<'scope> Fn(&Pipeline<'scope>) + Send + Sync + 'static,
@@ -172,6 +196,30 @@ where
     let job = Job::new(options.cancel.clone());
     job.watch(options.progress.clone(), options.trace.clone());
     let progress = options.progress.clone();
+    let cluster = options.cluster.clone().filter(|cluster| cluster.len() > 1);
+    let Some(cluster) = cluster else {
+        run_alone(&job, options, build);
+        return job.result(progress);
+    };
+    match cluster.begin_run(options.workers, options.memory_bytes, &job) {
+        Ok(begun) => {
+            let plane = begun.plane.clone();
+            run_together(&job, options, cluster.index(), begun, build);
+            cluster.end_run(&plane, &job);
+        }
+        Err(error) => {
+            job.fail(error);
+            cluster.give_up_run(&job);
+        }
+    }
+    job.result(progress)
+}
+
+/// Runs the workers of a job that has one process.
+fn run_alone<B>(job: &Arc<Job>, options: Options, build: B)
+where
+    B: for<'scope> Fn(&Pipeline<'scope>) + Send + Sync + 'static,
+{
     let options = Arc::new(options);
     let communication = match options.workers {
         1 => Communication::Thread,
@@ -183,7 +231,64 @@ where
         worker: WorkerConfig::default(),
     };
     let workers_job = job.clone();
-    let guards = timely::execute(config, move |worker| work(worker, &workers_job, &options, &build));
+    finish(
+        job,
+        timely::execute(config, move |worker| work(worker, &workers_job, &options, &build)),
+    );
+}
+
+/// Ends timely's own threads when the workers have gone.
+struct Connections {
+    plane: Arc<Plane>,
+    guard: Option<CommsGuard>,
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        if self.plane.job.stopped_quietly() {
+            self.plane.shut();
+        }
+        self.plane.workers_gone();
+        // These threads don't panic, as their connections never fail; if one did, the job has ended all the same.
+        let guard = self.guard.take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(guard)));
+    }
+}
+
+/// Runs this process's workers of a job that has several.
+fn run_together<B>(job: &Arc<Job>, mut options: Options, index: usize, begun: Begun, build: B)
+where
+    B: for<'scope> Fn(&Pipeline<'scope>) + Send + Sync + 'static,
+{
+    options.memory_bytes = begun.memory;
+    let options = Arc::new(options);
+    let workers = options.workers;
+    let mut hooks = Hooks::default();
+    // Empty buffers of 1 MiB that are kept for each connection and worker.
+    hooks.refill.limit = Some(2);
+    let inside = ProcessBuilder::new_typed_vector(workers, hooks.refill.clone(), None);
+    let (builders, guard) =
+        match initialize_networking_from_sockets(inside, begun.links, index, workers, hooks) {
+            Ok(connected) => connected,
+            Err(error) => return job.fail(Error::Start(format!("the connections' threads: {error}"))),
+        };
+    let connections = Connections {
+        plane: begun.plane,
+        guard: Some(guard),
+    };
+    let builders = builders.into_iter().map(AllocatorBuilder::Tcp).collect();
+    let workers_job = job.clone();
+    let guards = timely::execute::execute_from(
+        builders,
+        Box::new(connections),
+        WorkerConfig::default(),
+        move |worker| work(worker, &workers_job, &options, &build),
+    );
+    finish(job, guards);
+}
+
+/// Waits until all workers and threads have ended.
+fn finish(job: &Arc<Job>, guards: Result<WorkerGuards<()>, String>) {
     match guards {
         Ok(guards) => {
             for (index, outcome) in guards.join().into_iter().enumerate() {
@@ -200,12 +305,17 @@ where
         Err(message) => job.fail(Error::Start(message)),
     }
     job.join();
-    match job.take_error() {
-        None => Ok(Report {
-            progress,
-            counters: job.sums.all(),
-        }),
-        Some(error) => Err(error),
+}
+
+impl Job {
+    fn result(&self, progress: Progress) -> Result<Report, Error> {
+        match self.take_error() {
+            None => Ok(Report {
+                progress,
+                counters: self.sums.all(),
+            }),
+            Some(error) => Err(error),
+        }
     }
 }
 
