@@ -14,6 +14,7 @@ mod json;
 pub mod png;
 pub mod store;
 pub mod tfrecord;
+pub mod tiff;
 pub mod value;
 pub mod webdataset;
 

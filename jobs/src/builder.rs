@@ -134,6 +134,10 @@ pub struct DatasetSpec {
     pub name: String,
     /// Config, where there is one.
     pub config: Option<String>,
+    /// What the config is.
+    pub config_description: Option<String>,
+    /// What changed, by version.
+    pub release_notes: Vec<(String, String)>,
     /// Version, `major.minor.patch`.
     pub version: String,
     /// What it is.
@@ -164,6 +168,8 @@ impl DatasetSpec {
         Self {
             name: name.into(),
             config: None,
+            config_description: None,
+            release_notes: Vec::new(),
             version: version.into(),
             description: String::new(),
             citation: String::new(),
@@ -191,6 +197,7 @@ impl DatasetSpec {
         self.splits.push(SplitSpec {
             name: name.into(),
             shards: None,
+            shards_for: None,
         });
         self
     }
@@ -210,6 +217,8 @@ pub struct SplitSpec {
     pub name: String,
     /// Number of shards; else TFDS's rule by size.
     pub shards: Option<u64>,
+    /// The number of examples for which `shards` holds, where that is the published dataset's; with another number it is TFDS's rule again.
+    pub shards_for: Option<u64>,
 }
 
 /// A source file.
@@ -396,6 +405,16 @@ impl Source {
 
     pub(crate) fn file(&self) -> Result<File> {
         File::open(&self.path).with_context(|| format!("could not open {}", self.path.display()))
+    }
+
+    /// An error if the job was asked to stop.
+    pub(crate) fn check(&self) -> Result<()> {
+        Ok(self.monitor.check()?)
+    }
+
+    /// Counts bytes that were read in another way than by [`open`](Self::open).
+    pub(crate) fn add_progress(&self, bytes: u64) {
+        self.meter.add(bytes);
     }
 
     fn open_counted(&self, meter: Option<Arc<Meter>>) -> Result<Stream> {

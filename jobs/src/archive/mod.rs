@@ -1,11 +1,14 @@
 //! Archives as streams: nothing is unpacked to disk, and no member's path is ever used as a path.
 
+mod members;
 mod section;
 mod stream;
 mod tar;
+mod zip;
 
 use std::io::{self, Read};
 
+pub(crate) use members::{each_file, read_after, read_all};
 pub use section::Section;
 pub use stream::Stream;
 pub use tar::{Member, MemberKind, Tar};

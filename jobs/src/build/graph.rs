@@ -272,7 +272,10 @@ fn cut(
         if totals.records == 0 {
             bail!("split `{}` has no examples", split.name);
         }
-        let count = wanted.unwrap_or_else(|| tfds::number_of_shards(totals.bytes, totals.records));
+        let holds = split.shards_for.is_none_or(|examples| examples == totals.records);
+        let count = wanted
+            .filter(|_| holds)
+            .unwrap_or_else(|| tfds::number_of_shards(totals.bytes, totals.records));
         let ends = tfds::shard_boundaries(totals.records, count)
             .with_context(|| format!("could not cut split `{}` into shards", split.name))?;
         plans.push(SplitPlan {

@@ -121,6 +121,8 @@ fn dataset_info(spec: &DatasetSpec, manifest: &Manifest) -> DatasetInfo {
     DatasetInfo {
         name: spec.name.clone(),
         config_name: spec.config.clone(),
+        config_description: spec.config_description.clone(),
+        release_notes: spec.release_notes.clone(),
         version: spec.version.clone(),
         description: spec.description.clone(),
         citation: spec.citation.clone(),

@@ -368,6 +368,7 @@ impl Build {
         if let Some(shards) = request.shards {
             for split in &mut spec.splits {
                 split.shards = Some(shards);
+                split.shards_for = None;
             }
         }
         WriteOptions::parse(&spec.options).context("the builder's options of shards")?;
@@ -1028,6 +1029,8 @@ fn identity(spec: &DatasetSpec, builder: &str) -> String {
         "revision": OUTPUT_REVISION,
         "name": spec.name,
         "config": spec.config,
+        "config_description": spec.config_description,
+        "release_notes": spec.release_notes,
         "version": spec.version,
         "description": spec.description,
         "citation": spec.citation,

@@ -24,8 +24,11 @@ use crate::resources::show_size;
 /// Example: prep build cifar10 --from ~/Downloads
 #[derive(Debug, Args)]
 pub(crate) struct Build {
-    /// A built-in dataset (cifar10, cifar100, fashion_mnist, kmnist, mnist), or a recipe file.
-    #[arg(value_name = "NAME|RECIPE.toml")]
+    /// A built-in dataset, with a config where it has such, as in imagenette/160px; or a recipe file.
+    ///
+    /// Built in, with their configs, the default one first: beans, cifar10, cifar100, eurosat (rgb, all), fashion_mnist, food101, imagenette
+    /// (full-size-v2, 320px-v2, 160px-v2, full-size, 320px, 160px), imdb_reviews, kmnist, mnist, oxford_iiit_pet, stl10, tf_flowers.
+    #[arg(value_name = "NAME[/CONFIG]|RECIPE.toml")]
     recipe: String,
     /// A file, folder or URL that holds the sources, in place of the recipe addresses; may be repeated.
     #[arg(long, value_name = "PATH|URL")]
@@ -172,6 +175,17 @@ mod tests {
         assert_eq!((request.memory_bytes, request.shards), (64 << 20, Some(2)));
         assert_eq!(request.on_error, OnError::Skip(Some(3)));
         assert!(!request.check_sums);
+    }
+
+    #[test]
+    fn the_help_names_all_built_in_datasets_and_configs() {
+        let mut command = <Command as clap::CommandFactory>::command();
+        let help = command.render_long_help().to_string();
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            words(&help).contains(&words(&recipe::builtin::overview())),
+            "{help}"
+        );
     }
 
     #[test]

@@ -1,13 +1,23 @@
 //! The readers of recipes: each turns sources into raw examples, and those into values.
 
 mod cifar;
+mod files;
 mod idx;
+mod label_lists;
+mod pack;
+mod pets;
+mod recode;
+mod stl10;
+#[cfg(test)]
+mod tests;
 
 use anyhow::Result;
 use prep_formats::value::Value;
 
 use crate::builder::{Builder, DatasetSpec, Input, Output, Raw};
 use crate::recipe::{ReaderSpec, Recipe};
+
+pub(crate) use pets::{PET_FEATURES, PET_SOURCES};
 
 /// Raise when a reader makes other values of the same bytes than before: builds of the old are then not "up to date".
 const REVISION: u32 = 1;
@@ -22,7 +32,11 @@ pub struct RecipeBuilder {
 #[derive(Debug)]
 enum Reader {
     Cifar(cifar::Cifar),
+    Files(files::Files),
     Idx(idx::Idx),
+    LabelLists(label_lists::LabelLists),
+    Pets(pets::Pets),
+    Stl10(stl10::Stl10),
 }
 
 impl RecipeBuilder {
@@ -30,7 +44,11 @@ impl RecipeBuilder {
     pub fn new(recipe: Recipe) -> Self {
         let reader = match &recipe.reader {
             ReaderSpec::Cifar { .. } => Reader::Cifar(cifar::Cifar::new(&recipe)),
+            ReaderSpec::Files { .. } => Reader::Files(files::Files::new(&recipe)),
             ReaderSpec::Idx { .. } => Reader::Idx(idx::Idx::new(&recipe)),
+            ReaderSpec::LabelLists { .. } => Reader::LabelLists(label_lists::LabelLists::new(&recipe)),
+            ReaderSpec::OxfordPets => Reader::Pets(pets::Pets::new(&recipe)),
+            ReaderSpec::Stl10 { .. } => Reader::Stl10(stl10::Stl10::new(&recipe)),
         };
         Self { recipe, reader }
     }
@@ -56,15 +74,24 @@ impl Builder for RecipeBuilder {
 
     fn inputs(&self) -> Vec<Vec<usize>> {
         match &self.reader {
-            Reader::Cifar(_) => vec![vec![0]],
+            Reader::Cifar(_) | Reader::LabelLists(_) | Reader::Stl10(_) => vec![vec![0]],
+            // Archives are read side by side.
+            Reader::Files(_) => (0..self.recipe.spec.sources.len())
+                .map(|index| vec![index])
+                .collect(),
             Reader::Idx(reader) => reader.inputs(),
+            Reader::Pets(reader) => reader.inputs(),
         }
     }
 
     fn read(&self, input: &Input<'_>, output: &mut Output<'_>) -> Result<()> {
         match &self.reader {
             Reader::Cifar(reader) => reader.read(input, output),
+            Reader::Files(reader) => reader.read(self.recipe.spec.sources.len(), input, output),
             Reader::Idx(reader) => reader.read(input, output),
+            Reader::LabelLists(reader) => reader.read(input, output),
+            Reader::Pets(reader) => reader.read(input, output),
+            Reader::Stl10(reader) => reader.read(input, output),
         }
     }
 
@@ -72,7 +99,14 @@ impl Builder for RecipeBuilder {
         let mut values = Vec::with_capacity(4);
         match &self.reader {
             Reader::Cifar(reader) => reader.decode(raw, &mut values)?,
+            Reader::Files(reader) => {
+                reader.decode(raw, &self.recipe.texts, &mut values)?;
+                return Ok(values);
+            }
             Reader::Idx(reader) => reader.decode(raw, &mut values),
+            Reader::LabelLists(reader) => reader.decode(raw, &mut values)?,
+            Reader::Pets(reader) => reader.decode(raw, &mut values)?,
+            Reader::Stl10(reader) => reader.decode(raw, &mut values)?,
         }
         let index = match raw.key {
             crate::tfds::Key::Int(index) => u64::try_from(index).unwrap_or(raw.record),

@@ -15,7 +15,7 @@
 //! sha256 = "..."
 //!
 //! [reader]
-//! kind = "idx"                     # `idx`: files = [images, labels]; `cifar`: files = members of a tar
+//! kind = "idx"                     # see below
 //!
 //! [features.image]
 //! kind = "image"
@@ -28,21 +28,60 @@
 //! [[splits]]
 //! name = "train"
 //! files = ["images.gz", "labels.gz"]
-//! shards = 1                       # else TFDS's rule by size
+//! shards = 1                       # else TFDS's rule by size; with `examples = 8000` only for that many
 //!
 //! [output]
 //! compression = "uncompressed"     # any of ArrayRecord's; the default is `zstd:3`
 //! group_size = 1
 //! ```
+//!
+//! | reader | what a split's `files` are |
+//! |---|---|
+//! | `idx` | two sources: images and labels |
+//! | `cifar` | members of a tar archive with CIFAR's binary batches |
+//! | `files` | [patterns](Pattern) of paths in tar and zip archives; each file is an example |
+//! | `label-lists` | members of an archive that list its pictures by class, as JSON |
+//! | `stl10` | members of a tar archive: pictures, and labels where there are such |
+//! | `oxford-iiit-pet` | members of `annotations.tar.gz` that list pictures |
+//!
+//! Pictures by class, in folders of an archive that are named as the classes are:
+//!
+//! ```toml
+//! key = "{path}"                   # the default of `files`; also {file}, {stem}, {folder}, and what patterns catch
+//!
+//! [reader]
+//! kind = "files"
+//!
+//! [features.image]                 # the one feature without a value is the contents: an image, a text or a tensor (TIFF)
+//! kind = "image"
+//! shape = [-1, -1, 3]
+//!
+//! [features.label]
+//! kind = "class_label"
+//! names = ["cat", "dog"]
+//! value = "{label:lower}"          # default: `{label}`, the feature's own name
+//!
+//! [[splits]]
+//! name = "train"
+//! sources = ["train.zip"]          # default: all
+//! files = ["**/{label}/*.jpg"]
+//! values = { label = -1 }          # instead, where a split has no labels
+//! ```
+//!
+//! Several datasets of one kind are configs of one recipe. Each `[[configs]]` has a `name`, may have a `description`, and replaces
+//! what it brings of `sources`, `reader`, `features`, `splits`, `key`, `supervised_keys`, `output`; the first is the default.
 
 pub mod builtin;
 mod parse;
+mod pattern;
 
 use std::path::Path;
 
 use crate::builder::DatasetSpec;
 
-pub use parse::parse;
+pub use parse::{parse, parse_all};
+pub(crate) use pattern::{Caught, Names};
+pub use pattern::{Pattern, Template};
 pub use prep_catalog::near;
 
 /// A recipe that passed all checks.
@@ -78,6 +117,49 @@ pub enum ReaderSpec {
         /// The class label feature.
         label: String,
     },
+    /// Each member of an archive, or file of a folder, whose path fits a pattern of a split, is an example.
+    Files {
+        /// The feature that is the file's contents.
+        contents: String,
+        /// What becomes of the contents on the way.
+        form: Contents,
+        /// What orders an example.
+        key: Template,
+        /// Class labels by the name of the class, where the split does not say another: (feature, template).
+        labels: Vec<(String, Template)>,
+    },
+    /// Pictures in an archive, and for each split a member that lists them by class: a JSON object, class name to list of names.
+    LabelLists {
+        /// The image feature.
+        image: String,
+        /// The class label feature.
+        label: String,
+        /// Pattern of the pictures' paths; what it catches as `{name}` is the name in the lists, which may have folders.
+        members: String,
+    },
+    /// STL-10's binary files in a tar archive.
+    Stl10 {
+        /// The image feature.
+        image: String,
+        /// The class label feature.
+        label: String,
+        /// The member with the names of classes, one a line.
+        class_names: Option<String>,
+    },
+    /// The two archives of the Oxford-IIIT pets: pictures and annotations.
+    OxfordPets,
+}
+
+/// What becomes of a file's contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Contents {
+    /// They are the feature as they are: a picture's file, or text.
+    AsFound,
+    /// Text, without the white space around it (that of ASCII).
+    Stripped,
+    /// A TIFF file whose samples are the elements of a tensor.
+    Tiff,
 }
 
 /// The files that make a split.
@@ -87,71 +169,12 @@ pub struct SplitFiles {
     pub files: Vec<String>,
     /// How many records each file is expected to have; another number costs one more pass over the archive.
     pub file_records: Option<u64>,
-}
-
-/// A text with places for the split's name and the example's index: `{split}_{index:05}`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
-    pieces: Vec<Piece>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
-    Literal(String),
-    Split,
-    Index { width: usize },
-}
-
-impl Template {
-    /// Parses a template; the error says what is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let mut pieces = Vec::new();
-        let mut rest = text;
-        while let Some(start) = rest.find(['{', '}']) {
-            if start > 0 {
-                pieces.push(Piece::Literal(rest[..start].to_owned()));
-            }
-            let inside = &rest[start..];
-            let end = inside.find('}').filter(|_| inside.starts_with('{'));
-            let Some(end) = end else {
-                return Err(format!("`{text}` has a brace without its other half"));
-            };
-            pieces.push(match &inside[1..end] {
-                "split" => Piece::Split,
-                "index" => Piece::Index { width: 0 },
-                other => match other.strip_prefix("index:0").map(str::parse) {
-                    Some(Ok(width @ 0..=40)) => Piece::Index { width },
-                    _ => {
-                        return Err(format!(
-                            "`{{{other}}}` is not known; there are `{{split}}`, `{{index}}` and `{{index:05}}`"
-                        ));
-                    }
-                },
-            });
-            rest = &inside[end + 1..];
-        }
-        if !rest.is_empty() {
-            pieces.push(Piece::Literal(rest.to_owned()));
-        }
-        Ok(Self { pieces })
-    }
-
-    /// The text for this split and index.
-    pub fn render(&self, split: &str, index: u64) -> String {
-        use std::fmt::Write;
-
-        let mut text = String::with_capacity(24);
-        for piece in &self.pieces {
-            match piece {
-                Piece::Literal(literal) => text.push_str(literal),
-                Piece::Split => text.push_str(split),
-                Piece::Index { width } => {
-                    let _ = write!(text, "{index:0width$}");
-                }
-            }
-        }
-        text
-    }
+    /// The sources that `files` are looked for in, where not in all.
+    pub sources: Vec<String>,
+    /// Class numbers that all examples of the split have: (feature, number).
+    pub values: Vec<(String, i64)>,
+    /// `files` as patterns, where the reader takes such.
+    pub patterns: Vec<Pattern>,
 }
 
 /// A recipe that cannot be used: which file, where in it, and why.
@@ -179,29 +202,58 @@ fn place(file: &str, line: Option<usize>, field: &str) -> String {
     text + ": "
 }
 
-/// The recipe in a file, where the text looks like a path (it ends in `.toml` or has a slash), else a built-in one.
+/// The recipe that a text names: a built-in dataset, as in `cifar10` or `imagenette/160px`, or a recipe file, as in `my_data.toml`
+/// or `my_data.toml/small`. Without a config it is the first one.
 ///
 /// # Errors
-/// As [`read`]; an unknown dataset, with near names as a [`Hinted`](crate::error::Hinted).
+/// As [`read`]; an unknown dataset or config, with near names as a [`Hinted`](crate::error::Hinted).
 pub fn find(text: &str) -> anyhow::Result<Recipe> {
-    let path = Path::new(text);
-    let is_toml = path
-        .extension()
-        .is_some_and(|end| end.eq_ignore_ascii_case("toml"));
-    if is_toml || text.contains(['/', '\\']) {
-        return Ok(read(path)?);
+    let is_toml = |path: &str| {
+        Path::new(path)
+            .extension()
+            .is_some_and(|end| end.eq_ignore_ascii_case("toml"))
+    };
+    if is_toml(text) {
+        return Ok(read(Path::new(text))?);
     }
-    builtin::find(text).map_err(|unknown| {
+    let hinted = |unknown: builtin::UnknownDataset| {
         let hint = unknown.hint();
-        crate::error::Hinted::new(unknown.to_string(), hint).into()
-    })
+        anyhow::Error::from(crate::error::Hinted::new(unknown.to_string(), hint))
+    };
+    if let Some((path, config)) = text.rsplit_once('/') {
+        if is_toml(path) {
+            let recipes = read_all(Path::new(path))?;
+            let names: Vec<String> = recipes
+                .iter()
+                .filter_map(|recipe| recipe.spec.config.clone())
+                .collect();
+            return recipes
+                .into_iter()
+                .find(|recipe| recipe.spec.config.as_deref() == Some(config))
+                .ok_or_else(|| hinted(builtin::UnknownDataset::config(path, config, &names)));
+        }
+        // Neither a built-in dataset nor nearly one: a file that has another ending.
+        let known = builtin::text(path).is_some();
+        if !known && (Path::new(text).exists() || near(path, builtin::names()).is_empty()) {
+            return Ok(read(Path::new(text))?);
+        }
+    }
+    builtin::find(text).map_err(hinted)
 }
 
-/// Reads the recipe at a path. Relative source paths are taken from the recipe's folder.
+/// Reads the recipe at a path; of several configs, the first. Relative source paths are taken from the recipe's folder.
 ///
 /// # Errors
 /// The file cannot be read, or is not a recipe: the message names line and field.
 pub fn read(path: &Path) -> Result<Recipe, RecipeError> {
+    Ok(read_all(path)?.swap_remove(0))
+}
+
+/// Reads all configs of the recipe at a path: at least one.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_all(path: &Path) -> Result<Vec<Recipe>, RecipeError> {
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| RecipeError {
         file: file.clone(),
@@ -209,35 +261,5 @@ pub fn read(path: &Path) -> Result<Recipe, RecipeError> {
         field: String::new(),
         reason: format!("could not read the recipe: {error}"),
     })?;
-    parse(&file, &text, path.parent().unwrap_or(Path::new("")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn templates_render_split_and_index() {
-        let template = Template::parse("{split}_{index:05}").unwrap();
-        assert_eq!(template.render("train", 39), "train_00039");
-        assert_eq!(template.render("test", 1_234_567), "test_1234567");
-        assert_eq!(Template::parse("n{index}.png").unwrap().render("x", 7), "n7.png");
-        assert_eq!(Template::parse("").unwrap().render("x", 7), "");
-    }
-
-    #[test]
-    fn templates_with_faults_are_refused() {
-        for bad in [
-            "{",
-            "}",
-            "a{split",
-            "{}",
-            "{key}",
-            "{index:5}",
-            "{index:099}",
-            "}{",
-        ] {
-            assert!(Template::parse(bad).is_err(), "{bad}");
-        }
-    }
+    parse_all(&file, &text, path.parent().unwrap_or(Path::new("")))
 }

@@ -11,7 +11,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::builder::{DatasetSpec, Layout, SourceIdentity, SourcePlace, SourceSpec, SplitSpec};
-use crate::recipe::{ReaderSpec, Recipe, RecipeError, SplitFiles, Template, near};
+use crate::recipe::pattern::{PATH_NAMES, Pattern};
+use crate::recipe::{Contents, ReaderSpec, Recipe, RecipeError, SplitFiles, Template, near};
 
 /// The version of recipes that this program reads.
 const FORMAT: u64 = 1;
@@ -32,13 +33,35 @@ struct RawRecipe {
     module_name: Option<String>,
     supervised_keys: Option<Spanned<Vec<String>>>,
     layout: Option<Spanned<String>>,
+    #[serde(default)]
+    release_notes: BTreeMap<String, String>,
     key: Option<Spanned<String>>,
-    sources: Spanned<Vec<Spanned<RawSource>>>,
-    reader: Spanned<RawReader>,
-    features: BTreeMap<String, Spanned<RawFeature>>,
-    splits: Spanned<Vec<Spanned<RawSplit>>>,
+    sources: Option<RawSources>,
+    reader: Option<Spanned<RawReader>>,
+    features: Option<RawFeatures>,
+    splits: Option<RawSplits>,
     #[serde(default)]
     output: RawOutput,
+    configs: Option<Spanned<Vec<Spanned<RawConfig>>>>,
+}
+
+type RawSources = Spanned<Vec<Spanned<RawSource>>>;
+type RawFeatures = BTreeMap<String, Spanned<RawFeature>>;
+type RawSplits = Spanned<Vec<Spanned<RawSplit>>>;
+
+/// What a config has of its own, in place of what the recipe has for all.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawConfig {
+    name: Spanned<String>,
+    description: Option<String>,
+    supervised_keys: Option<Spanned<Vec<String>>>,
+    key: Option<Spanned<String>>,
+    sources: Option<RawSources>,
+    reader: Option<Spanned<RawReader>>,
+    features: Option<RawFeatures>,
+    splits: Option<RawSplits>,
+    output: Option<RawOutput>,
 }
 
 #[derive(Deserialize)]
@@ -57,6 +80,8 @@ struct RawReader {
     kind: Spanned<String>,
     labels: Option<Spanned<Vec<String>>>,
     label_files: Option<Spanned<BTreeMap<String, String>>>,
+    members: Option<Spanned<String>>,
+    class_names: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -69,6 +94,9 @@ struct RawFeature {
     num_classes: Option<Spanned<u64>>,
     encoding_format: Option<Spanned<String>>,
     value: Option<Spanned<String>>,
+    strip: Option<Spanned<bool>>,
+    use_colormap: Option<Spanned<bool>>,
+    format: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -78,6 +106,9 @@ struct RawSplit {
     files: Spanned<Vec<String>>,
     file_records: Option<u64>,
     shards: Option<Spanned<u64>>,
+    examples: Option<u64>,
+    sources: Option<Spanned<Vec<String>>>,
+    values: Option<Spanned<BTreeMap<String, i64>>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -87,11 +118,20 @@ struct RawOutput {
     group_size: Option<Spanned<u64>>,
 }
 
-/// Parses the text of a recipe. `file` is what errors call it; relative paths are taken from `folder`.
+/// Parses the text of a recipe; of several configs, gives the first. `file` is what errors call it; relative paths are taken from
+/// `folder`.
 ///
 /// # Errors
 /// The text is not TOML, a field is missing, unknown or of another type, or does not fit the rest.
 pub fn parse(file: &str, text: &str, folder: &Path) -> Result<Recipe, RecipeError> {
+    Ok(parse_all(file, text, folder)?.swap_remove(0))
+}
+
+/// Parses the text of a recipe, all configs of it: at least one.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_all(file: &str, text: &str, folder: &Path) -> Result<Vec<Recipe>, RecipeError> {
     let raw: RawRecipe = toml::from_str(text).map_err(|error| {
         let span = error.span().unwrap_or(0..0);
         RecipeError {
@@ -167,7 +207,7 @@ impl Checker<'_> {
         }
     }
 
-    fn check(&self, raw: RawRecipe) -> Result<Recipe, RecipeError> {
+    fn check(&self, raw: RawRecipe) -> Result<Vec<Recipe>, RecipeError> {
         if *raw.format.as_ref() != FORMAT {
             return Err(self.fault(
                 raw.format.span(),
@@ -179,47 +219,135 @@ impl Checker<'_> {
             ));
         }
         self.check_name("name", &raw.name)?;
-        if let Some(config) = &raw.config {
-            self.check_name("config", config)?;
-        }
-        let version = self.check_version(raw.version)?;
-        if let Some(layout) = raw.layout.filter(|layout| layout.as_ref() != "tfds") {
+        if let Some(layout) = raw.layout.as_ref().filter(|layout| layout.as_ref() != "tfds") {
             return Err(self.fault(
                 layout.span(),
                 "layout",
                 format!("layout `{}` is not known; there is `tfds`", layout.as_ref()),
             ));
         }
-        if let Some(key) = raw.key.filter(|key| key.as_ref() != "index") {
+        let Some(configs) = &raw.configs else {
+            return Ok(vec![self.check_config(&raw, None)?]);
+        };
+        if let Some(config) = &raw.config {
             return Err(self.fault(
-                key.span(),
-                "key",
-                format!("key rule `{}` is not known; there is `index`", key.as_ref()),
+                config.span(),
+                "config",
+                "a recipe has a `config` or `configs`, not both",
             ));
         }
-        let sources = self.check_sources(&raw.sources)?;
+        let mut recipes: Vec<Recipe> = Vec::new();
+        for (index, config) in configs.as_ref().iter().enumerate() {
+            let name = &config.as_ref().name;
+            let field = format!("configs[{index}].name");
+            self.check_name(&field, name)?;
+            if recipes
+                .iter()
+                .any(|other| other.spec.config.as_ref() == Some(name.as_ref()))
+            {
+                return Err(self.fault(
+                    name.span(),
+                    field,
+                    format!("two configs are called `{}`", name.as_ref()),
+                ));
+            }
+            recipes.push(self.check_config(&raw, Some(config.as_ref()))?);
+        }
+        if recipes.is_empty() {
+            return Err(self.fault(configs.span(), "configs", "there are no configs"));
+        }
+        Ok(recipes)
+    }
+
+    /// The recipe of one config, or of a recipe without such.
+    fn check_config(&self, raw: &RawRecipe, config: Option<&RawConfig>) -> Result<Recipe, RecipeError> {
+        let span = config.map_or(0..0, |config| config.name.span());
+        let missing = |field: &str| self.fault(span.clone(), field, "missing");
+        let sources = config
+            .and_then(|config| config.sources.as_ref())
+            .or(raw.sources.as_ref());
+        let sources_raw = sources.ok_or_else(|| missing("sources"))?;
+        let reader = config
+            .and_then(|config| config.reader.as_ref())
+            .or(raw.reader.as_ref());
+        let reader = reader.ok_or_else(|| missing("reader"))?;
+        let features = config
+            .and_then(|config| config.features.as_ref())
+            .or(raw.features.as_ref());
+        let features_raw = features.ok_or_else(|| missing("features"))?;
+        let splits = config
+            .and_then(|config| config.splits.as_ref())
+            .or(raw.splits.as_ref());
+        let splits_raw = splits.ok_or_else(|| missing("splits"))?;
+        let key = config.and_then(|config| config.key.as_ref()).or(raw.key.as_ref());
+        let supervised = config
+            .and_then(|config| config.supervised_keys.as_ref())
+            .or(raw.supervised_keys.as_ref());
+
+        let version = self.check_version(raw.version.as_ref())?;
+        if let Some(config) = &raw.config {
+            self.check_name("config", config)?;
+        }
+        let sources = self.check_sources(sources_raw)?;
+        let (splits, mut files) = self.check_splits(splits_raw)?;
+        // What templates of this reader may name beside split and index.
+        let of_files = matches!(reader.as_ref().kind.as_ref().as_str(), "files");
+        let mut names: Vec<String> = Vec::new();
+        if of_files {
+            names = self.check_patterns(splits_raw, &mut files, &sources)?;
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut features = Vec::new();
         let mut texts = Vec::new();
-        for (name, feature) in &raw.features {
-            let (feature, template) = self.check_feature(name, feature)?;
+        let mut colormaps = Vec::new();
+        for (name, feature) in features_raw {
+            if feature
+                .as_ref()
+                .use_colormap
+                .as_ref()
+                .is_some_and(|on| *on.as_ref())
+            {
+                colormaps.push(name.as_str());
+            }
+            let (feature, template) = self.check_feature(name, feature, &names)?;
             if let Some(template) = template {
                 texts.push((name.clone(), template));
             }
             features.push((name.clone(), feature));
         }
-        let supervised_keys = self.check_supervised(raw.supervised_keys, &raw.features)?;
-        let (splits, files) = self.check_splits(&raw.splits)?;
-        let reader = self.check_reader(&raw.reader, &features, &texts, &sources)?;
-        self.check_files(&reader, &sources, &raw.splits)?;
+        let supervised_keys = self.check_supervised(supervised, features_raw)?;
+        self.check_values(splits_raw, &features, of_files)?;
+        let reader_spec = if of_files {
+            self.check_files_reader(reader, features_raw, &texts, key, &names, splits_raw)?
+        } else {
+            if let Some(key) = key.filter(|key| key.as_ref() != "index") {
+                return Err(self.fault(
+                    key.span(),
+                    "key",
+                    format!("key rule `{}` is not known; there is `index`", key.as_ref()),
+                ));
+            }
+            self.check_reader(reader, &features, &texts, &sources)?
+        };
+        self.check_files(&reader_spec, &sources, splits_raw)?;
         let features = Features::new(features)
-            .map_err(|error| self.fault(raw.reader.span(), "features", error.to_string()))?;
-        let options = self.check_output(&raw.output)?;
-        let mut spec = DatasetSpec::new(raw.name.into_inner(), version, features);
-        spec.config = raw.config.map(Spanned::into_inner);
-        spec.description = raw.description;
-        spec.citation = raw.citation;
-        spec.urls = raw.urls;
-        spec.module_name = raw.module_name;
+            .and_then(|features| with_colormaps(features, &colormaps))
+            .map_err(|error| self.fault(reader.span(), "features", error.to_string()))?;
+        let output = config
+            .and_then(|config| config.output.as_ref())
+            .unwrap_or(&raw.output);
+        let options = self.check_output(output)?;
+        let mut spec = DatasetSpec::new(raw.name.as_ref().clone(), version, features);
+        spec.config = match config {
+            Some(config) => Some(config.name.as_ref().clone()),
+            None => raw.config.as_ref().map(|config| config.as_ref().clone()),
+        };
+        spec.config_description = config.and_then(|config| config.description.clone());
+        spec.release_notes = raw.release_notes.clone().into_iter().collect();
+        spec.description = raw.description.clone();
+        spec.citation = raw.citation.clone();
+        spec.urls = raw.urls.clone();
+        spec.module_name = raw.module_name.clone();
         spec.supervised_keys = supervised_keys;
         spec.layout = Layout::Tfds;
         spec.sources = sources;
@@ -227,10 +355,204 @@ impl Checker<'_> {
         spec.options = options;
         Ok(Recipe {
             spec,
-            reader,
+            reader: reader_spec,
             files,
             texts,
         })
+    }
+
+    /// Parses the files of splits as patterns, and gives the names that templates may use: those that all patterns catch.
+    fn check_patterns(
+        &self,
+        raw: &RawSplits,
+        files: &mut [SplitFiles],
+        sources: &[SourceSpec],
+    ) -> Result<Vec<String>, RecipeError> {
+        let mut common: Option<Vec<String>> = None;
+        for (index, (split, files)) in raw.as_ref().iter().zip(files).enumerate() {
+            let split = split.as_ref();
+            for text in split.files.as_ref() {
+                let pattern = Pattern::parse(text).map_err(|reason| {
+                    self.fault(split.files.span(), format!("splits[{index}].files"), reason)
+                })?;
+                let names: Vec<String> = pattern.names().map(str::to_owned).collect();
+                common = Some(match common {
+                    None => names,
+                    Some(common) => common.into_iter().filter(|name| names.contains(name)).collect(),
+                });
+                files.patterns.push(pattern);
+            }
+            for name in split.sources.iter().flat_map(|names| names.as_ref()) {
+                if !sources.iter().any(|source| source.name == *name) {
+                    let span = split.sources.as_ref().map_or(0..0, Spanned::span);
+                    let names = sources.iter().map(|source| &source.name);
+                    let reason = format!("there is no source `{name}`{}", did_you_mean(name, names));
+                    return Err(self.fault(span, format!("splits[{index}].sources"), reason));
+                }
+                files.sources.push(name.clone());
+            }
+        }
+        let mut names = common.unwrap_or_default();
+        names.extend(PATH_NAMES.map(str::to_owned));
+        Ok(names)
+    }
+
+    /// Checks the class numbers that splits give to all their examples.
+    fn check_values(
+        &self,
+        raw: &RawSplits,
+        features: &[(String, Feature)],
+        taken: bool,
+    ) -> Result<(), RecipeError> {
+        for (index, split) in raw.as_ref().iter().enumerate() {
+            let split = split.as_ref();
+            let others = [
+                ("sources", split.sources.as_ref().map(Spanned::span)),
+                ("values", split.values.as_ref().map(Spanned::span)),
+            ];
+            for (field, span) in others {
+                if let Some(span) = span.filter(|_| !taken) {
+                    let reason = "only the reader `files` takes this";
+                    return Err(self.fault(span, format!("splits[{index}].{field}"), reason));
+                }
+            }
+            let Some(values) = &split.values else { continue };
+            for (name, number) in values.as_ref() {
+                let field = format!("splits[{index}].values.{name}");
+                let feature = features
+                    .iter()
+                    .find(|(other, _)| other == name)
+                    .map(|(_, feature)| feature);
+                let Some(Feature::ClassLabel { num_classes, .. }) = feature else {
+                    let known = features.iter().map(|(name, _)| name);
+                    let reason = format!("there is no class label `{name}`{}", did_you_mean(name, known));
+                    return Err(self.fault(values.span(), field, reason));
+                };
+                if *number < -1 || *number >= num_classes.cast_signed() {
+                    let reason = format!(
+                        "{number} is out of range: 0 to {}, or -1 for none",
+                        num_classes - 1
+                    );
+                    return Err(self.fault(values.span(), field, reason));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The reader whose examples are files.
+    fn check_files_reader(
+        &self,
+        raw: &Spanned<RawReader>,
+        features: &RawFeatures,
+        texts: &[(String, Template)],
+        key: Option<&Spanned<String>>,
+        names: &[&str],
+        splits: &RawSplits,
+    ) -> Result<ReaderSpec, RecipeError> {
+        self.check_reader_fields(raw, &[])?;
+        let mut contents: Option<(&String, Contents)> = None;
+        let mut labels = Vec::new();
+        for (name, feature) in features {
+            let feature_span = feature.span();
+            let feature = feature.as_ref();
+            if texts.iter().any(|(text, _)| text == name) && feature.kind.as_ref() == "text" {
+                continue;
+            }
+            let form = match feature.kind.as_ref().as_str() {
+                "class_label" => {
+                    let (text, span) = match &feature.value {
+                        Some(value) => (value.as_ref().clone(), value.span()),
+                        None => (format!("{{{name}}}"), feature_span.clone()),
+                    };
+                    let everywhere = splits.as_ref().iter().all(|split| {
+                        let values = split.as_ref().values.as_ref();
+                        values.is_some_and(|values| values.as_ref().contains_key(name))
+                    });
+                    if feature.value.is_none() && everywhere {
+                        continue;
+                    }
+                    // Where a split has a number of its own, its patterns need not catch the name.
+                    let mut known = names.to_vec();
+                    let caught = self.names_of_labelled(splits, name)?;
+                    known.extend(caught.iter().map(String::as_str));
+                    let template = Template::parse_with(&text, &known)
+                        .map_err(|reason| self.fault(span, format!("features.{name}.value"), reason))?;
+                    labels.push((name.clone(), template));
+                    continue;
+                }
+                "image" => Contents::AsFound,
+                "text" if feature.strip.as_ref().is_some_and(|strip| *strip.as_ref()) => Contents::Stripped,
+                "text" => Contents::AsFound,
+                "tensor" => Contents::Tiff,
+                other => {
+                    let reason = format!("the reader `files` does not give features of kind `{other}`");
+                    return Err(self.fault(feature_span, format!("features.{name}"), reason));
+                }
+            };
+            if let Some((first, _)) = contents {
+                let reason = format!(
+                    "`{first}` and `{name}` are both the contents of a file; give a text its `value`, or leave one out"
+                );
+                return Err(self.fault(feature_span, format!("features.{name}"), reason));
+            }
+            contents = Some((name, form));
+        }
+        let Some((contents, form)) = contents else {
+            let reason = "none of the features is the contents of a file: an image, a text or a tensor without a `value`";
+            return Err(self.fault(raw.span(), "features", reason));
+        };
+        let (text, span) = key.map_or(("{path}", raw.span()), |key| (key.as_ref().as_str(), key.span()));
+        let key = Template::parse_with(text, names).map_err(|reason| self.fault(span, "key", reason))?;
+        Ok(ReaderSpec::Files {
+            contents: contents.clone(),
+            form,
+            key,
+            labels,
+        })
+    }
+
+    /// The names that all patterns catch of splits which have no number of their own for this label.
+    fn names_of_labelled(&self, splits: &RawSplits, label: &str) -> Result<Vec<String>, RecipeError> {
+        let mut common: Option<Vec<String>> = None;
+        for split in splits.as_ref() {
+            let split = split.as_ref();
+            if split
+                .values
+                .as_ref()
+                .is_some_and(|values| values.as_ref().contains_key(label))
+            {
+                continue;
+            }
+            for text in split.files.as_ref() {
+                let pattern = Pattern::parse(text)
+                    .map_err(|reason| self.fault(split.files.span(), "splits.files", reason))?;
+                let names: Vec<String> = pattern.names().map(str::to_owned).collect();
+                common = Some(match common {
+                    None => names,
+                    Some(common) => common.into_iter().filter(|name| names.contains(name)).collect(),
+                });
+            }
+        }
+        Ok(common.unwrap_or_default())
+    }
+
+    /// Refuses fields that a reader does not take.
+    fn check_reader_fields(&self, raw: &Spanned<RawReader>, taken: &[&str]) -> Result<(), RecipeError> {
+        let reader = raw.as_ref();
+        let fields = [
+            ("labels", reader.labels.as_ref().map(Spanned::span)),
+            ("label_files", reader.label_files.as_ref().map(Spanned::span)),
+            ("members", reader.members.as_ref().map(Spanned::span)),
+            ("class_names", reader.class_names.as_ref().map(Spanned::span)),
+        ];
+        for (field, span) in fields {
+            if let Some(span) = span.filter(|_| !taken.contains(&field)) {
+                let reason = format!("a reader of kind `{}` does not have this", reader.kind.as_ref());
+                return Err(self.fault(span, format!("reader.{field}"), reason));
+            }
+        }
+        Ok(())
     }
 
     fn check_name(&self, field: &str, name: &Spanned<String>) -> Result<(), RecipeError> {
@@ -250,7 +572,7 @@ impl Checker<'_> {
         ))
     }
 
-    fn check_version(&self, version: Option<Spanned<String>>) -> Result<String, RecipeError> {
+    fn check_version(&self, version: Option<&Spanned<String>>) -> Result<String, RecipeError> {
         let Some(version) = version else {
             return Ok("1.0.0".to_owned());
         };
@@ -258,7 +580,7 @@ impl Checker<'_> {
         let number =
             |part: &&str| !part.is_empty() && part.len() < 10 && part.bytes().all(|b| b.is_ascii_digit());
         if parts.len() == 3 && parts.iter().all(number) {
-            return Ok(version.into_inner());
+            return Ok(version.as_ref().clone());
         }
         Err(self.fault(
             version.span(),
@@ -346,21 +668,26 @@ impl Checker<'_> {
         &self,
         name: &str,
         raw: &Spanned<RawFeature>,
+        names: &[&str],
     ) -> Result<(Feature, Option<Template>), RecipeError> {
         let feature = raw.as_ref();
         let field = |part: &str| format!("features.{name}.{part}");
         let kind = feature.kind.as_ref().as_str();
         let takes: &[&str] = match kind {
-            "image" => &["shape", "dtype", "encoding_format"],
-            "class_label" => &["names", "num_classes"],
-            "text" => &["value"],
+            "image" => &["shape", "dtype", "encoding_format", "use_colormap"],
+            // A text to find the class by is for the readers whose templates have names.
+            "class_label" if names.is_empty() => &["names", "num_classes"],
+            "class_label" => &["names", "num_classes", "value"],
+            "text" if names.is_empty() => &["value"],
+            "text" => &["value", "strip"],
+            "bbox" => &["format"],
             "tensor" => &["shape", "dtype"],
             "scalar" => &["dtype"],
             other => {
                 return Err(self.fault(
                     feature.kind.span(),
                     field("kind"),
-                    format!("`{other}` is not known; there are `image`, `class_label`, `text`, `tensor` and `scalar`"),
+                    format!("`{other}` is not known; there are `image`, `class_label`, `text`, `tensor`, `scalar` and `bbox`"),
                 ));
             }
         };
@@ -374,6 +701,9 @@ impl Checker<'_> {
                 feature.encoding_format.as_ref().map(Spanned::span),
             ),
             ("value", feature.value.as_ref().map(Spanned::span)),
+            ("strip", feature.strip.as_ref().map(Spanned::span)),
+            ("use_colormap", feature.use_colormap.as_ref().map(Spanned::span)),
+            ("format", feature.format.as_ref().map(Spanned::span)),
         ];
         for (part, span) in given {
             if let Some(span) = span.filter(|_| !takes.contains(&part)) {
@@ -420,12 +750,18 @@ impl Checker<'_> {
             "class_label" => (self.check_class_label(name, raw)?, None),
             "text" => {
                 let template = feature.value.as_ref().map(|value| {
-                    Template::parse(value.as_ref())
+                    Template::parse_with(value.as_ref(), names)
                         .map_err(|reason| self.fault(value.span(), field("value"), reason))
                 });
                 (Feature::Text, template.transpose()?)
             }
             "tensor" => (Feature::tensor(shape()?, dtype(None)?), None),
+            "bbox" => (
+                Feature::BBox {
+                    format: feature.format.as_ref().map(|format| format.as_ref().clone()),
+                },
+                None,
+            ),
             _ => (Feature::Scalar { dtype: dtype(None)? }, None),
         })
     }
@@ -461,7 +797,7 @@ impl Checker<'_> {
 
     fn check_supervised(
         &self,
-        keys: Option<Spanned<Vec<String>>>,
+        keys: Option<&Spanned<Vec<String>>>,
         features: &BTreeMap<String, Spanned<RawFeature>>,
     ) -> Result<Option<(String, String)>, RecipeError> {
         let Some(keys) = keys else {
@@ -485,10 +821,7 @@ impl Checker<'_> {
         }
     }
 
-    fn check_splits(
-        &self,
-        raw: &Spanned<Vec<Spanned<RawSplit>>>,
-    ) -> Result<(Vec<SplitSpec>, Vec<SplitFiles>), RecipeError> {
+    fn check_splits(&self, raw: &RawSplits) -> Result<(Vec<SplitSpec>, Vec<SplitFiles>), RecipeError> {
         if raw.as_ref().is_empty() {
             return Err(self.fault(raw.span(), "splits", "there are no splits"));
         }
@@ -524,11 +857,16 @@ impl Checker<'_> {
             splits.push(SplitSpec {
                 name: name.clone(),
                 shards: split.shards.as_ref().map(|shards| *shards.as_ref()),
+                shards_for: split.examples,
             });
             files.push(SplitFiles {
                 files: split.files.as_ref().clone(),
                 file_records: split.file_records,
+                ..SplitFiles::default()
             });
+            if let (Some(values), Some(files)) = (&split.values, files.last_mut()) {
+                files.values = values.as_ref().clone().into_iter().collect();
+            }
         }
         Ok((splits, files))
     }
@@ -560,10 +898,8 @@ impl Checker<'_> {
         let is_label = |f: &Feature| matches!(f, Feature::ClassLabel { .. });
         let spec = match kind {
             "cifar" => {
-                if let [_, second, ..] = sources {
-                    let reason = format!("`cifar` reads one archive, and there is also `{}`", second.name);
-                    return Err(self.fault(reader.kind.span(), "sources", reason));
-                }
+                self.check_reader_fields(raw, &["labels", "label_files"])?;
+                self.check_one_source(raw, sources)?;
                 let image = one("image feature", &is_image)?;
                 let expected = [Some(32), Some(32), Some(3)];
                 if !features.iter().any(|(name, f)| *name == image && matches!(f, Feature::Image { shape, dtype: DType::UInt8, .. } if *shape == expected)) {
@@ -602,18 +938,7 @@ impl Checker<'_> {
                 }
             }
             "idx" => {
-                for (field, span) in [
-                    ("labels", reader.labels.as_ref().map(Spanned::span)),
-                    ("label_files", reader.label_files.as_ref().map(Spanned::span)),
-                ] {
-                    if let Some(span) = span {
-                        return Err(self.fault(
-                            span,
-                            format!("reader.{field}"),
-                            "a reader of kind `idx` does not have this",
-                        ));
-                    }
-                }
+                self.check_reader_fields(raw, &[])?;
                 let image = one("image feature", &is_image)?;
                 let fixed = |f: &Feature| {
                     matches!(f, Feature::Image { shape, dtype: DType::UInt8, .. }
@@ -628,15 +953,68 @@ impl Checker<'_> {
                     label: one("class label", &is_label)?,
                 }
             }
+            "label-lists" => {
+                self.check_reader_fields(raw, &["members"])?;
+                self.check_one_source(raw, sources)?;
+                let Some(members) = &reader.members else {
+                    return Err(self.fault(
+                        raw.span(),
+                        "reader.members",
+                        "missing: where the pictures lie, as in `images/{name}.jpg`",
+                    ));
+                };
+                Template::parse_with(members.as_ref(), &["name"])
+                    .map_err(|reason| self.fault(members.span(), "reader.members", reason))?;
+                ReaderSpec::LabelLists {
+                    image: one("image feature", &is_image)?,
+                    label: one("class label", &is_label)?,
+                    members: members.as_ref().clone(),
+                }
+            }
+            "stl10" => {
+                self.check_reader_fields(raw, &["class_names"])?;
+                self.check_one_source(raw, sources)?;
+                let image = one("image feature", &is_image)?;
+                let expected = [Some(96), Some(96), Some(3)];
+                if !features.iter().any(|(name, f)| *name == image && matches!(f, Feature::Image { shape, dtype: DType::UInt8, .. } if *shape == expected)) {
+                    let field = format!("features.{image}");
+                    return Err(self.fault(raw.span(), field, "`stl10` gives images of shape [96, 96, 3] and type `uint8`"));
+                }
+                ReaderSpec::Stl10 {
+                    image,
+                    label: one("class label", &is_label)?,
+                    class_names: reader.class_names.as_ref().map(|name| name.as_ref().clone()),
+                }
+            }
+            "oxford-iiit-pet" => {
+                self.check_reader_fields(raw, &[])?;
+                for name in crate::readers::PET_SOURCES {
+                    if !sources.iter().any(|source| source.name == name) {
+                        let reason = format!("`oxford-iiit-pet` reads a source `{name}`");
+                        return Err(self.fault(reader.kind.span(), "sources", reason));
+                    }
+                }
+                ReaderSpec::OxfordPets
+            }
             other => {
-                let reason = format!("`{other}` is not known; there are `cifar` and `idx`");
+                let kinds = ["cifar", "files", "idx", "label-lists", "oxford-iiit-pet", "stl10"];
+                let near = match near(other, kinds).first() {
+                    Some(name) => format!("; did you mean `{name}`?"),
+                    None => String::new(),
+                };
+                let all: Vec<String> = kinds.iter().map(|kind| format!("`{kind}`")).collect();
+                let reason = format!("`{other}` is not known; there are {}{near}", all.join(", "));
                 return Err(self.fault(reader.kind.span(), "reader.kind", reason));
             }
         };
         for (name, _) in features {
             let read = match &spec {
                 ReaderSpec::Cifar { labels, image, .. } => labels.contains(name) || name == image,
-                ReaderSpec::Idx { image, label } => name == image || name == label,
+                ReaderSpec::Idx { image, label }
+                | ReaderSpec::LabelLists { image, label, .. }
+                | ReaderSpec::Stl10 { image, label, .. } => name == image || name == label,
+                ReaderSpec::OxfordPets => crate::readers::PET_FEATURES.contains(&name.as_str()),
+                ReaderSpec::Files { .. } => true,
             };
             if !read && !texts.iter().any(|(text, _)| text == name) {
                 let reason =
@@ -647,17 +1025,34 @@ impl Checker<'_> {
         Ok(spec)
     }
 
+    fn check_one_source(&self, raw: &Spanned<RawReader>, sources: &[SourceSpec]) -> Result<(), RecipeError> {
+        let kind = &raw.as_ref().kind;
+        match sources {
+            [_, second, ..] => {
+                let reason = format!(
+                    "`{}` reads one archive, and there is also `{}`",
+                    kind.as_ref(),
+                    second.name
+                );
+                Err(self.fault(kind.span(), "sources", reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check_files(
         &self,
         reader: &ReaderSpec,
         sources: &[SourceSpec],
-        splits: &Spanned<Vec<Spanned<RawSplit>>>,
+        splits: &RawSplits,
     ) -> Result<(), RecipeError> {
-        let mut seen: HashSet<&String> = HashSet::new();
+        let mut seen: HashSet<(&String, Option<&Vec<String>>)> = HashSet::new();
         for (index, split) in splits.as_ref().iter().enumerate() {
             let files = &split.as_ref().files;
+            // One pattern may be for several sources.
+            let of = split.as_ref().sources.as_ref().map(|sources| sources.as_ref());
             let field = format!("splits[{index}].files");
-            if let Some(twice) = files.as_ref().iter().find(|file| !seen.insert(*file)) {
+            if let Some(twice) = files.as_ref().iter().find(|file| !seen.insert((*file, of))) {
                 return Err(self.fault(files.span(), field, format!("`{twice}` is used twice")));
             }
             if let ReaderSpec::Idx { .. } = reader {
@@ -696,6 +1091,31 @@ impl Checker<'_> {
             }
         }
     }
+}
+
+/// The schema with TFDS's mark of pictures whose values are classes, which changes how they are shown.
+fn with_colormaps(features: Features, names: &[&str]) -> prep_formats::Result<Features> {
+    if names.is_empty() {
+        return Ok(features);
+    }
+    let files = features.to_files();
+    let mut text = String::new();
+    let mut labels = BTreeMap::new();
+    for (file, content) in files {
+        if file == "features.json" {
+            text = content;
+        } else {
+            labels.insert(file, content);
+        }
+    }
+    let mut json: serde_json::Value = serde_json::from_str(&text)
+        .map_err(|error| prep_formats::Error::Invalid(format!("the schema is not JSON: {error}")))?;
+    for name in names {
+        json["featuresDict"]["features"][name]["image"]["useColormap"] = true.into();
+    }
+    Features::from_files("features.json", &json.to_string(), |file| {
+        Ok(labels.get(file).cloned())
+    })
 }
 
 fn did_you_mean<'a>(wanted: &str, names: impl Iterator<Item = &'a String>) -> String {
