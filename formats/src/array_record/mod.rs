@@ -42,6 +42,7 @@ mod index;
 mod layout;
 mod options;
 mod pool;
+mod prepared;
 mod reader;
 mod salvage;
 mod stream;
@@ -56,6 +57,7 @@ mod golden;
 
 pub use layout::ChunkType;
 pub use options::{Compression, WriteOptions};
+pub use prepared::{BlockEncoder, EncodedBlock};
 pub use reader::{ChunkInfo, Reader, RecordBatch, Scan, ScanOptions, Scratch};
 pub use salvage::{Harmless, Kept, Lost, Salvage, salvage};
 pub use stream::{StreamOptions, StreamReader};

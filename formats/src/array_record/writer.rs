@@ -9,6 +9,7 @@ use crate::array_record::encoder::{ChunkEncoder, Records};
 use crate::array_record::footer::{Metadata, POSTSCRIPT_COPIES, postscript_to_bytes};
 use crate::array_record::layout::put_varint;
 use crate::array_record::pool::{Pool, Refused};
+use crate::array_record::prepared::EncodedBlock;
 use crate::array_record::{Compression, WriteOptions};
 use crate::store::{Existing, Location, Output};
 use crate::{Error, Position, Result};
@@ -133,6 +134,34 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// Places the chunks of a block that a [`BlockEncoder`](crate::array_record::BlockEncoder) with the same options has made from `buffer`, behind
+    /// what was written before. A group that is open is closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write), and [`Error::Invalid`] for a buffer that is not the block's.
+    pub fn write_encoded(&mut self, block: &EncodedBlock, buffer: &[u8]) -> Result<()> {
+        self.file.check()?;
+        if buffer.len() != block.buffer_bytes {
+            return Err(Error::Invalid(format!(
+                "the block was made from {} bytes, not from these {}",
+                block.buffer_bytes,
+                buffer.len()
+            )));
+        }
+        self.close_open_groups()?;
+        let mut start = 0;
+        for piece in &block.pieces {
+            let data = &block.data[start..piece.data_end];
+            self.file
+                .put_records(piece.header, data, &buffer[piece.rest.clone()])?;
+            self.end_group()?;
+            start = piece.data_end;
+        }
+        self.num_records += block.num_records;
+        Ok(())
+    }
+
     /// Records written so far.
     pub fn num_records(&self) -> u64 {
         self.num_records
@@ -162,12 +191,8 @@ impl<W: Write> Writer<W> {
     /// As [`write`](Self::write), of this or an earlier call.
     pub fn finish(mut self) -> Result<W> {
         self.file.check()?;
-        while let Some(batch) = self.threads.as_mut().and_then(|threads| threads.pool.take()) {
-            self.place(batch)?;
-        }
+        self.close_open_groups()?;
         self.threads = None;
-        self.batch.close_group();
-        self.encode_batch()?;
         debug_assert_eq!(self.file.index.num_records, self.num_records);
 
         let footer_offset = self.file.position();
@@ -206,6 +231,15 @@ impl<W: Write> Writer<W> {
         self.file.pad_to_block_boundary()?;
         self.file.flush()?;
         Ok(self.file.sink)
+    }
+
+    /// Places all that was written so far; what comes next begins a group.
+    fn close_open_groups(&mut self) -> Result<()> {
+        while let Some(batch) = self.threads.as_mut().and_then(|threads| threads.pool.take()) {
+            self.place(batch)?;
+        }
+        self.batch.close_group();
+        self.encode_batch()
     }
 
     /// Encodes and places a chunk of one record, without a copy of it.

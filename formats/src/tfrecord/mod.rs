@@ -37,6 +37,7 @@ mod frame;
 mod index;
 mod indexed;
 mod inflate;
+mod raw;
 mod reader;
 mod salvage;
 mod scanner;
@@ -51,6 +52,9 @@ mod reported;
 pub use frame::{Compression, CrcPolicy, detect};
 pub use index::Index;
 pub use indexed::IndexedReader;
+pub use raw::{
+    FRAME_HEADER, FRAME_TRAILER, Frame, FrameFault, check_frame, cut_short, find_record, frame_at,
+};
 pub use reader::{ReadOptions, Reader};
 pub use salvage::{Lost, SalvageOptions, Salvaged, salvage};
 pub use scanner::Scanner;

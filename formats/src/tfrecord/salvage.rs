@@ -519,7 +519,7 @@ impl<W: Write> Salvager<'_, '_, W> {
 }
 
 /// Where the next header stands whose length matches its checksum and is not absurd.
-fn next_header(bytes: &[u8]) -> Option<usize> {
+pub(super) fn next_header(bytes: &[u8]) -> Option<usize> {
     let mut starts = bytes.windows(HEADER);
     starts.position(|window| {
         // No payload has 2^48 bytes: nearly every place is dismissed by this.
