@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use futures_util::TryStreamExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
@@ -13,7 +14,7 @@ use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
-use object_store::{ClientOptions, ObjectStore};
+use object_store::{ClientOptions, ObjectStore, ObjectStoreExt};
 use url::Url;
 
 use crate::store::Location;
@@ -130,6 +131,33 @@ struct Slot {
 }
 
 static SLOT: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
+
+/// The paths of all objects below a folder of a store, sorted, in the store's own form: without the URL's host.
+///
+/// # Errors
+///
+/// As [`object_store`], and [`Error::Io`] of the store, which may not be able to list (most web servers are not).
+pub fn list_objects(folder: &Location) -> Result<Vec<String>> {
+    let (store, prefix) = object_store(folder)?;
+    let found: Result<Vec<_>, object_store::Error> =
+        block_on(async move { store.list(Some(&prefix)).try_collect().await });
+    let found = found.map_err(|error| Error::io(folder.to_string(), "list")(std::io::Error::other(error)))?;
+    let mut paths: Vec<String> = found.into_iter().map(|meta| meta.location.to_string()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// A text that changes when the object does: the store's tag and time of change; empty where the store tells neither.
+///
+/// # Errors
+///
+/// As [`object_store`], and [`Error::Io`] of the store.
+pub fn object_identity(location: &Location) -> Result<String> {
+    let (store, path) = object_store(location)?;
+    let meta = block_on(async move { store.head(&path).await })
+        .map_err(|error| Error::io(location.to_string(), "look at")(std::io::Error::other(error)))?;
+    Ok(format!("{} {}", meta.e_tag.unwrap_or_default(), meta.last_modified))
+}
 
 /// Runs a future to its end, blocking this thread, on the one runtime of this process.
 ///

@@ -1,0 +1,498 @@
+//! Which files a conversion reads, in which order, and of which kind they are.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use prep_formats::array_record::SIGNATURE;
+use prep_formats::store::{self, Location, PositionedFile, ReadAt};
+use prep_formats::tfrecord::{self, Compression};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Hinted;
+
+/// What a file is, as told by its first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    /// No bytes at all: no records.
+    Empty,
+    /// TFRecord.
+    Plain,
+    /// TFRecord in gzip, zlib or zstd: readable from its start only.
+    Gzip,
+    Zlib,
+    Zstd,
+    ArrayRecord,
+}
+
+impl Kind {
+    pub(crate) fn is_compressed(self) -> bool {
+        matches!(self, Self::Gzip | Self::Zlib | Self::Zstd)
+    }
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Plain => "tfrecord",
+            Self::Gzip => "gzip",
+            Self::Zlib => "zlib",
+            Self::Zstd => "zstd",
+            Self::ArrayRecord => "array_record",
+        }
+    }
+}
+
+/// A file to be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InputFile {
+    /// As the user wrote it, or found by what the user wrote: for messages.
+    pub(crate) shown: String,
+    /// Where it lies: the bytes of an absolute path, or a URL.
+    place: Place,
+    pub(crate) bytes: u64,
+    pub(crate) kind: Kind,
+    /// Tells whether it was changed since: time of change and number of the file, or what the store says.
+    pub(crate) identity: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+enum Place {
+    Path(Vec<u8>),
+    Url(String),
+}
+
+impl InputFile {
+    /// Opens it for positioned reads: without a map, whose pages would count as this process's memory.
+    pub(crate) fn open(&self) -> Result<Arc<dyn ReadAt>> {
+        let file: Arc<dyn ReadAt> = match &self.place {
+            Place::Path(bytes) => {
+                let path = PathBuf::from(OsString::from_vec(bytes.clone()));
+                Arc::new(Named {
+                    name: self.shown.clone(),
+                    file: PositionedFile::open(&path).with_context(|| format!("could not open {}", self.shown))?,
+                })
+            }
+            Place::Url(url) => store::open(&Location::parse(url)?)?,
+        };
+        if file.len() != self.bytes {
+            return Err(Hinted::new(
+                format!("{} has {} bytes now, it had {} before", self.shown, file.len(), self.bytes),
+                "it was changed while it was read: give the same command again once it is at rest",
+            )
+            .into());
+        }
+        Ok(file)
+    }
+
+    /// The last part of its name: what the manifest calls it.
+    pub(crate) fn file_name(&self) -> String {
+        match &self.place {
+            Place::Path(bytes) => {
+                let path = Path::new(std::ffi::OsStr::from_bytes(bytes));
+                path.file_name()
+                    .map_or_else(|| self.shown.clone(), |name| name.to_string_lossy().into_owned())
+            }
+            Place::Url(url) => url.rsplit('/').next().unwrap_or(url).to_owned(),
+        }
+    }
+
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self.place, Place::Url(_))
+    }
+
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        match &self.place {
+            Place::Path(bytes) => Some(PathBuf::from(OsString::from_vec(bytes.clone()))),
+            Place::Url(_) => None,
+        }
+    }
+}
+
+/// A file under the name that the user knows.
+#[derive(Debug)]
+struct Named {
+    name: String,
+    file: PositionedFile,
+}
+
+impl ReadAt for Named {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> prep_formats::Result<()> {
+        self.file.read_at(offset, buffer)
+    }
+}
+
+/// What the arguments of a conversion name.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Record files, in source order.
+    Files(Vec<InputFile>),
+    /// A TFDS folder.
+    Tfds(PathBuf),
+}
+
+/// Finds the files that arguments name: paths, patterns, URLs and folders. Source order is that of the arguments, and by name inside a
+/// pattern or folder.
+pub(crate) fn find(arguments: &[OsString], output: &Path) -> Result<Found> {
+    let mut files = Vec::new();
+    let output = canonical(output);
+    for argument in arguments {
+        let text = argument.to_string_lossy();
+        let is_url = text.contains("://") && !Path::new(argument).exists();
+        if is_url {
+            let location = Location::parse(&text)?;
+            match location.as_path() {
+                Some(path) => add_path(&path, &mut files, arguments, &output)?,
+                None if has_wildcard(&text) => files.extend(list_store(&text)?),
+                None => files.push(remote(&text)?),
+            }
+            continue;
+        }
+        let path = Path::new(argument);
+        if argument.is_empty() {
+            bail!("an input is an empty text; give a file, a pattern, a folder or a URL");
+        }
+        if std::fs::symlink_metadata(path).is_err() && has_wildcard(&text) {
+            for found in expand(&text)? {
+                if found.is_dir() {
+                    continue;
+                }
+                files.push(local(&found)?);
+            }
+            continue;
+        }
+        if is_tfds(path) {
+            if arguments.len() > 1 {
+                return Err(Hinted::new(
+                    format!("{} is a TFDS folder, and is not the only input", path.display()),
+                    "convert a TFDS folder by itself; to mix its records with others, name its files: `'FOLDER/*.tfrecord*'`",
+                )
+                .into());
+            }
+            refuse_inside(path, &output)?;
+            return Ok(Found::Tfds(path.to_owned()));
+        }
+        add_path(path, &mut files, arguments, &output)?;
+    }
+    refuse_repeated(&files)?;
+    for file in &files {
+        if let Some(path) = file.path()
+            && path.starts_with(&output)
+        {
+            return Err(Hinted::new(
+                format!("the input {} lies in the output {}", file.shown, output.display()),
+                "inputs are never changed or removed: give another output",
+            )
+            .into());
+        }
+    }
+    Ok(Found::Files(files))
+}
+
+fn add_path(path: &Path, files: &mut Vec<InputFile>, arguments: &[OsString], output: &Path) -> Result<()> {
+    let metadata = std::fs::metadata(path).with_context(|| not_found(path, arguments))?;
+    if !metadata.is_dir() {
+        files.push(local(path)?);
+        return Ok(());
+    }
+    refuse_inside(path, output)?;
+    let found = record_files(path)?;
+    if found.is_empty() {
+        return Err(Hinted::new(
+            format!("the folder {} has no record files", path.display()),
+            "files whose names contain `tfrecord` or `array_record` are taken; for others give a pattern: `'FOLDER/*'`",
+        )
+        .into());
+    }
+    for path in found {
+        files.push(local(&path)?);
+    }
+    Ok(())
+}
+
+fn not_found(path: &Path, arguments: &[OsString]) -> String {
+    let shown = path.display();
+    if arguments.len() == 1 {
+        format!("could not open the input {shown}")
+    } else {
+        format!("could not open the input {shown} (the last argument is the output)")
+    }
+}
+
+/// Whether this is a folder as TFDS writes it.
+pub(crate) fn is_tfds(path: &Path) -> bool {
+    path.is_dir() && path.join("dataset_info.json").is_file() && path.join("features.json").is_file()
+}
+
+fn refuse_inside(folder: &Path, output: &Path) -> Result<()> {
+    let folder = canonical(folder);
+    if output.starts_with(&folder) {
+        return Err(Hinted::new(
+            format!("the output {} lies in the input {}", output.display(), folder.display()),
+            "inputs are never changed: give an output outside of it, or name the files by a pattern",
+        )
+        .into());
+    }
+    if folder.starts_with(output) {
+        return Err(Hinted::new(
+            format!("the input {} lies in the output {}", folder.display(), output.display()),
+            "inputs are never changed or removed: give another output",
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// The path without links and ways around, as far as it exists.
+pub(crate) fn canonical(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut rest = Vec::new();
+    for ancestor in absolute.ancestors() {
+        if let Ok(mut found) = std::fs::canonicalize(ancestor) {
+            found.extend(rest.iter().rev());
+            return found;
+        }
+        rest.extend(ancestor.file_name().map(ToOwned::to_owned));
+    }
+    absolute
+}
+
+/// The record files directly in a folder, by name.
+fn record_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let shown = folder.display();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| format!("could not list {shown}"))? {
+        let entry = entry.with_context(|| format!("could not list {shown}"))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_named = ["tfrecord", "array_record", "arrayrecord", "riegeli"]
+            .iter()
+            .any(|word| name.contains(word));
+        // A lone `.index` beside a file is another program's.
+        let is_other = name.starts_with('.') || name.ends_with(".index") || name.ends_with(".json");
+        if is_named && !is_other && entry.path().is_file() {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn has_wildcard(text: &str) -> bool {
+    text.contains(['*', '?', '['])
+}
+
+/// The files that a pattern matches, by name.
+fn expand(pattern: &str) -> Result<Vec<PathBuf>> {
+    let options = glob::MatchOptions {
+        require_literal_leading_dot: true,
+        require_literal_separator: true,
+        ..glob::MatchOptions::default()
+    };
+    let paths = glob::glob_with(pattern, options)
+        .map_err(|error| anyhow!("the pattern `{pattern}` is malformed: {error}"))?;
+    let mut found = Vec::new();
+    for path in paths {
+        found.push(path.with_context(|| format!("could not look for `{pattern}`"))?);
+    }
+    found.sort();
+    if !found.iter().any(|path| !path.is_dir()) {
+        return Err(Hinted::new(
+            format!("no file matches `{pattern}`"),
+            "patterns are those of a shell: `*`, `?`, `[abc]`, and `**` for any folders",
+        )
+        .into());
+    }
+    Ok(found)
+}
+
+fn local(path: &Path) -> Result<InputFile> {
+    let shown = path.display().to_string();
+    let metadata = std::fs::metadata(path).with_context(|| format!("could not open the input {shown}"))?;
+    if metadata.is_dir() {
+        bail!("the input {shown} is a folder, a file was wanted");
+    }
+    if !metadata.is_file() {
+        return Err(Hinted::new(
+            format!("the input {shown} is not a regular file"),
+            "pipes and devices cannot be read twice: copy it to a file first",
+        )
+        .into());
+    }
+    let source = PositionedFile::open(path).with_context(|| format!("could not open the input {shown}"))?;
+    let absolute = std::fs::canonicalize(path).with_context(|| format!("could not open the input {shown}"))?;
+    Ok(InputFile {
+        kind: kind_of(&source).with_context(|| format!("could not read {shown}"))?,
+        shown,
+        place: Place::Path(absolute.into_os_string().into_vec()),
+        bytes: metadata.len(),
+        identity: format!(
+            "{}:{}:{}.{:09}",
+            metadata.dev(),
+            metadata.ino(),
+            metadata.mtime(),
+            metadata.mtime_nsec()
+        ),
+    })
+}
+
+fn remote(url: &str) -> Result<InputFile> {
+    let location = Location::parse(url)?;
+    let source = store::open(&location)?;
+    // Where the store says nothing, its size has to do.
+    let identity = store::object_identity(&location);
+    Ok(InputFile {
+        shown: url.to_owned(),
+        place: Place::Url(url.to_owned()),
+        bytes: source.len(),
+        kind: kind_of(&*source)?,
+        identity: identity.unwrap_or_default(),
+    })
+}
+
+/// The objects of a store that a URL with a pattern in its path matches, by name.
+fn list_store(url: &str) -> Result<Vec<InputFile>> {
+    let host = url.find("://").map_or(0, |at| at + 3);
+    let root = &url[..url[host..].find('/').map_or(url.len(), |slash| host + slash)];
+    if has_wildcard(root) {
+        bail!("`{url}`: a pattern has its place in the path, behind the host or bucket");
+    }
+    let path = url[root.len()..].trim_start_matches('/');
+    let pattern = glob::Pattern::new(path)
+        .map_err(|error| anyhow!("the pattern `{url}` is malformed: {error}"))?;
+    let options = glob::MatchOptions {
+        require_literal_separator: true,
+        ..glob::MatchOptions::default()
+    };
+    let fixed = &path[..path.find(['*', '?', '[']).unwrap_or(path.len())];
+    let folder = fixed.rfind('/').map_or("", |slash| &fixed[..slash]);
+    let paths: Vec<String> = store::list_objects(&Location::parse(&format!("{root}/{folder}"))?)?
+        .into_iter()
+        .filter(|path| pattern.matches_with(path, options))
+        .collect();
+    if paths.is_empty() {
+        bail!("no object matches `{url}`");
+    }
+    paths.iter().map(|path| remote(&format!("{root}/{path}"))).collect()
+}
+
+/// Tells what a file is from its first bytes.
+fn kind_of(source: &dyn ReadAt) -> Result<Kind> {
+    let mut head = [0; 12];
+    let count = source.len().min(12) as usize;
+    source.read_at(0, &mut head[..count])?;
+    let head = &head[..count];
+    if head.is_empty() {
+        return Ok(Kind::Empty);
+    }
+    if head.starts_with(&SIGNATURE) {
+        return Ok(Kind::ArrayRecord);
+    }
+    Ok(match tfrecord::detect(head) {
+        Some(Compression::Gzip) => Kind::Gzip,
+        Some(Compression::Zlib) => Kind::Zlib,
+        Some(Compression::Zstd) => Kind::Zstd,
+        // Damaged, or none at all: its reader says so.
+        _ => Kind::Plain,
+    })
+}
+
+/// Two names of one file are a mistake: its records would be there twice.
+fn refuse_repeated(files: &[InputFile]) -> Result<()> {
+    let mut seen: HashMap<&Place, usize> = HashMap::new();
+    for (index, file) in files.iter().enumerate() {
+        if let Some(first) = seen.insert(&file.place, index) {
+            let other = &files[first].shown;
+            let names = if *other == file.shown {
+                format!("{other} is given twice")
+            } else {
+                format!("{other} and {} are the same file", file.shown)
+            };
+            return Err(Hinted::new(
+                names,
+                "its records would come twice: leave one out; to have them twice on purpose, make a hard link to the file",
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(found: Found) -> Vec<String> {
+        match found {
+            Found::Files(files) => files.iter().map(InputFile::file_name).collect(),
+            Found::Tfds(path) => vec![format!("tfds:{}", path.display())],
+        }
+    }
+
+    fn find_in(folder: &Path, arguments: &[&str]) -> Result<Vec<String>> {
+        let arguments: Vec<OsString> = arguments
+            .iter()
+            .map(|argument| match *argument {
+                "" => OsString::new(),
+                _ => folder.join(argument).into(),
+            })
+            .collect();
+        find(&arguments, &folder.join("out")).map(names)
+    }
+
+    #[test]
+    fn order_is_that_of_arguments_and_then_of_names() {
+        let home = tempfile::tempdir().unwrap();
+        for name in ["b.tfrecord", "a.tfrecord", "ü x[1].tfrecord", "c.txt", ".d.tfrecord", "10", "9"] {
+            std::fs::write(home.path().join(name), b"").unwrap();
+        }
+        std::fs::create_dir(home.path().join("z.tfrecord")).unwrap();
+        let find = |arguments: &[&str]| find_in(home.path(), arguments).unwrap();
+        assert_eq!(find(&["b.tfrecord", "?", "a.tfrecord"]), ["b.tfrecord", "9", "a.tfrecord"]);
+        assert_eq!(find(&["*.tfrecord"]), ["a.tfrecord", "b.tfrecord", "ü x[1].tfrecord"]);
+        assert_eq!(find(&["ü x[1].tfrecord"]), ["ü x[1].tfrecord"]);
+        let output = tempfile::tempdir().unwrap();
+        let found = super::find(&[home.path().into()], output.path()).unwrap();
+        assert_eq!(names(found), ["a.tfrecord", "b.tfrecord", "ü x[1].tfrecord"]);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_an_error() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("a.tfrecord"), b"").unwrap();
+        std::os::unix::fs::symlink("a.tfrecord", home.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("loop", home.path().join("loop")).unwrap();
+        std::fs::create_dir(home.path().join("empty")).unwrap();
+        std::fs::create_dir(home.path().join("out")).unwrap();
+        std::fs::write(home.path().join("out/x.tfrecord"), b"").unwrap();
+        for (arguments, words) in [
+            (&["no*.tfrecord"][..], "no file matches"),
+            (&["a.tfrecord", "a.tfrecord"], "given twice"),
+            (&["a.tfrecord", "*.tfrecord"], "given twice"),
+            (&["link", "a.tfrecord"], "are the same file"),
+            (&["loop"], "could not open the input"),
+            (&["absent"], "could not open the input"),
+            (&["empty"], "no record files"),
+            (&["."], "lies in the input"),
+            (&["out/x.tfrecord"], "lies in the output"),
+            (&["out"], "lies in the input"),
+            (&[""], "empty text"),
+        ] {
+            let error = format!("{:#}", find_in(home.path(), arguments).unwrap_err());
+            assert!(error.contains(words), "{arguments:?}: {error}");
+        }
+        // A hard link is another file on purpose.
+        std::fs::hard_link(home.path().join("a.tfrecord"), home.path().join("b.tfrecord")).unwrap();
+        assert_eq!(find_in(home.path(), &["*.tfrecord"]).unwrap().len(), 2);
+    }
+}
