@@ -64,6 +64,41 @@ impl<'a> ExampleView<'a> {
         self.features.iter().map(|(name, view)| (*name, view))
     }
 
+    /// Appends a record with some of these features: each under the name that `pick` gives for its own, none for those it gives `None` for. The
+    /// lists are copied as they are stored; the names keep their order.
+    ///
+    /// # Examples
+    /// ```
+    /// use prep_formats::example::ExampleView;
+    ///
+    /// let record = b"\x0a\x0e\x0a\x0c\x0a\x01k\x12\x07\x1a\x05\x0a\x03\x01\xac\x02";
+    /// let example = ExampleView::parse(record)?;
+    /// let mut renamed = Vec::new();
+    /// example.encode_some(|name| (name == "k").then_some("label"), &mut renamed);
+    /// assert_eq!(ExampleView::parse(&renamed)?.get("label").unwrap().len(), 2);
+    /// # Ok::<(), prep_formats::Error>(())
+    /// ```
+    pub fn encode_some(&self, mut pick: impl FnMut(&'a str) -> Option<&'a str>, out: &mut Vec<u8>) {
+        let start = out.len();
+        for (name, view) in &self.features {
+            let Some(name) = pick(name) else {
+                continue;
+            };
+            let (kind, parts) = match view {
+                FeatureView::Bytes(list) => (Some(Kind::Bytes), Some(&list.parts)),
+                FeatureView::Int64(list) => (Some(Kind::Int64), Some(&list.parts)),
+                FeatureView::Float(list) => (Some(Kind::Float), Some(&list.parts)),
+                FeatureView::None => (None, None),
+            };
+            let parts = || parts.into_iter().flat_map(Parts::iter);
+            let length = parts().map(<[u8]>::len).sum();
+            wire::put_entry(name, kind, length, out, |out| {
+                parts().for_each(|part| out.extend_from_slice(part));
+            });
+        }
+        wire::close_example(start, out);
+    }
+
     /// How many features there are.
     pub fn len(&self) -> usize {
         self.features.len()
