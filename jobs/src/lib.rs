@@ -10,6 +10,7 @@
 //! | [`builder`], [`readers`] | the trait, and what recipes use of it |
 //! | [`fetch`], [`archive`] | sources onto this machine; archives as streams |
 //! | [`build`](mod@build) | staging, the job graph, publishing |
+//! | [`convert`](mod@convert) | record files to ArrayRecord shards |
 //! | [`tfds`] | order and shards as TFDS |
 //! | [`describe`] | datasets and builds as JSON |
 //! | [`monitor`], [`resources`] | watching and stopping a job; memory, cores, disks |
@@ -25,6 +26,7 @@ pub mod archive;
 pub mod build;
 pub mod builder;
 pub mod cli;
+pub mod convert;
 pub mod describe;
 pub mod error;
 pub mod fetch;

@@ -102,7 +102,12 @@ impl BlockEncoder {
     /// # Errors
     ///
     /// [`Error::Invalid`] for a range that is not in the buffer, and where the codec's library fails.
-    pub fn encode(&mut self, buffer: &[u8], records: &[Range<usize>], block: &mut EncodedBlock) -> Result<()> {
+    pub fn encode(
+        &mut self,
+        buffer: &[u8],
+        records: &[Range<usize>],
+        block: &mut EncodedBlock,
+    ) -> Result<()> {
         block.pieces.clear();
         block.data.clear();
         block.num_records = records.len() as u64;
@@ -111,7 +116,9 @@ impl BlockEncoder {
         let record = |range: &Range<usize>| {
             buffer.get(range.clone()).ok_or_else(|| {
                 let (start, end, length) = (range.start, range.end, buffer.len());
-                Error::Invalid(format!("a record lies at {start}..{end} of a buffer of {length} bytes"))
+                Error::Invalid(format!(
+                    "a record lies at {start}..{end} of a buffer of {length} bytes"
+                ))
             })
         };
         let follow = self.encoder.values_follow();

@@ -156,7 +156,11 @@ pub fn object_identity(location: &Location) -> Result<String> {
     let (store, path) = object_store(location)?;
     let meta = block_on(async move { store.head(&path).await })
         .map_err(|error| Error::io(location.to_string(), "look at")(std::io::Error::other(error)))?;
-    Ok(format!("{} {}", meta.e_tag.unwrap_or_default(), meta.last_modified))
+    Ok(format!(
+        "{} {}",
+        meta.e_tag.unwrap_or_default(),
+        meta.last_modified
+    ))
 }
 
 /// Runs a future to its end, blocking this thread, on the one runtime of this process.

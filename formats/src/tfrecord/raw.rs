@@ -2,7 +2,8 @@
 
 use crate::store::ReadAt;
 use crate::tfrecord::frame::{
-    CrcMismatch, HEADER, TRAILER, check_payload, claim_error, cut_error, length_error, length_of, payload_error,
+    CrcMismatch, HEADER, TRAILER, check_payload, claim_error, cut_error, length_error, length_of,
+    payload_error,
 };
 use crate::{Error, Position, Result};
 
@@ -71,7 +72,10 @@ pub fn frame_at(bytes: &[u8]) -> Frame {
 /// Those that do not match.
 #[inline]
 pub fn check_frame(payload: &[u8], trailer: [u8; FRAME_TRAILER]) -> Result<(), FrameFault> {
-    check_payload(payload, trailer).map_err(|crc| FrameFault { crc, of_length: false })
+    check_payload(payload, trailer).map_err(|crc| FrameFault {
+        crc,
+        of_length: false,
+    })
 }
 
 /// The error for a frame that needs `needed` bytes where a file has `found` more: it is cut short, or the length is false.
@@ -108,7 +112,9 @@ pub fn find_record(source: &dyn ReadAt, from: u64) -> Result<Option<u64>> {
         while let Some(found) = super::salvage::next_header(&buffer[start..]) {
             let at = offset + (start + found) as u64;
             let header = buffer[start + found..].first_chunk::<HEADER>();
-            let length = header.and_then(|header| length_of(header).ok()).unwrap_or(u64::MAX);
+            let length = header
+                .and_then(|header| length_of(header).ok())
+                .unwrap_or(u64::MAX);
             let room = (end - at).saturating_sub((HEADER + TRAILER) as u64);
             if length <= room && vain + length <= VAIN_BYTES + 4 * at {
                 if payload_matches(source, at + HEADER as u64, length)? {
@@ -191,7 +197,10 @@ mod tests {
             };
             let found = cut_short(at, needed, (cut - 21) as u64).to_string();
             // A length that is known to reach too far is told with both numbers.
-            assert!(found == wanted || found.contains("30 bytes is claimed"), "{found}\n{wanted}");
+            assert!(
+                found == wanted || found.contains("30 bytes is claimed"),
+                "{found}\n{wanted}"
+            );
         }
     }
 
@@ -202,7 +211,10 @@ mod tests {
         let source = MemoryFile::new("x", bytes.clone());
         assert_eq!(find_record(&source, 0).unwrap(), Some(0));
         for (from, wanted) in [(1, 2), (starts[1], 2), (starts[2], 2), (starts[2] + 1, 3)] {
-            assert_eq!(find_record(&source, from as u64).unwrap(), Some(starts[wanted] as u64));
+            assert_eq!(
+                find_record(&source, from as u64).unwrap(),
+                Some(starts[wanted] as u64)
+            );
         }
         assert_eq!(find_record(&source, starts[3] as u64 + 1).unwrap(), None);
         // A header at each place of the border between two reads.

@@ -13,7 +13,7 @@ mod journal;
 mod payload;
 mod publish;
 mod shard;
-mod staging;
+pub(crate) mod staging;
 mod verify;
 
 use std::path::{Path, PathBuf};

@@ -7,6 +7,7 @@ mod build;
 mod cat;
 mod cat_dataset;
 mod completions;
+mod convert;
 mod from_catalog;
 mod inspect;
 mod job_args;
@@ -62,6 +63,7 @@ pub struct Global {
 #[derive(Debug, Subcommand)]
 enum Command {
     Build(build::Build),
+    Convert(convert::Convert),
     List(list::List),
     Show(show::Show),
     Cat(cat::Cat),
@@ -89,6 +91,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let global = &cli.global;
     let result = match &cli.command {
         Command::Build(args) => build::run(args, global),
+        Command::Convert(args) => convert::run(args, global),
         Command::List(args) => list::run(args, global),
         Command::Show(args) => show::run(args, global),
         Command::Cat(args) => cat::run(args, global),

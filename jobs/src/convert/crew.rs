@@ -21,7 +21,7 @@ use crate::convert::transform::{Scribe, Transform};
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) options: WriteOptions,
-    pub(crate) transform: Option<Transform>,
+    pub(crate) transform: Option<Arc<Transform>>,
     /// Names of the inputs, for messages.
     pub(crate) names: Vec<String>,
     /// Whether the records are hashed for a content fingerprint.
@@ -52,7 +52,7 @@ impl Hand {
             encoder: BlockEncoder::new(&work.options)?,
             batch: RecordBatch::default(),
             scratch: Scratch::default(),
-            scribe: work.transform.as_ref().map(Transform::scribe),
+            scribe: work.transform.as_ref().map(|transform| transform.scribe()),
             work: Arc::clone(work),
         })
     }
@@ -68,7 +68,8 @@ impl Hand {
         if self.work.fingerprint {
             done.hash = SequenceHash::of(block.records.iter().map(|range| &block.buffer[range.clone()]));
         }
-        self.encoder.encode(&block.buffer, &block.records, &mut done.encoded)?;
+        self.encoder
+            .encode(&block.buffer, &block.records, &mut done.encoded)?;
         Ok(())
     }
 }
@@ -177,7 +178,9 @@ fn guarded(hand: &mut Option<Hand>, work: &Arc<Work>, mut done: Done) -> Result<
     }));
     match result {
         Ok(result) => result.map(|()| done),
-        Err(_) => Err(anyhow!("a thread that encodes records panicked; the message is above")),
+        Err(_) => Err(anyhow!(
+            "a thread that encodes records panicked; the message is above"
+        )),
     }
 }
 
@@ -200,10 +203,6 @@ impl Crew {
             helpers.push(helper);
         }
         Ok(Self { shared, helpers })
-    }
-
-    pub(crate) fn work(&self) -> &Work {
-        &self.shared.work
     }
 
     /// A driver on this thread.
@@ -280,7 +279,10 @@ impl Driver {
                 return Some(result);
             }
             // While another thread works on it, there may be more to do.
-            let other = self.window.iter().find_map(|slot| Some((Arc::clone(slot), slot.take_waiting()?)));
+            let other = self
+                .window
+                .iter()
+                .find_map(|slot| Some((Arc::clone(slot), slot.take_waiting()?)));
             if let Some((slot, mut done)) = other {
                 let result = self.hand.finish(&mut done).map(|()| done);
                 *slot.lock() = State::Finished(result);
@@ -289,7 +291,12 @@ impl Driver {
             let duty = self.shared.lock();
             // A helper says that a block is finished only after it is; so this cannot be missed.
             if matches!(*slot.lock(), State::Taken) {
-                drop(self.shared.changed.wait(duty).unwrap_or_else(PoisonError::into_inner));
+                drop(
+                    self.shared
+                        .changed
+                        .wait(duty)
+                        .unwrap_or_else(PoisonError::into_inner),
+                );
             }
         }
     }

@@ -83,7 +83,10 @@ impl Fault {
     pub(crate) fn show(&self, text: &str) -> String {
         let Self { column, reason } = self;
         let space = " ".repeat(column - 1);
-        format!("column {column}: {reason}\n  {}\n  {space}^", text.replace(['\n', '\t'], " "))
+        format!(
+            "column {column}: {reason}\n  {}\n  {space}^",
+            text.replace(['\n', '\t'], " ")
+        )
     }
 }
 
@@ -124,7 +127,10 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Fault> {
     let chars: Vec<char> = text.chars().collect();
     let mut found = Vec::new();
     let mut at = 0;
-    let fault = |at: usize, reason: String| Fault { column: at + 1, reason };
+    let fault = |at: usize, reason: String| Fault {
+        column: at + 1,
+        reason,
+    };
     while at < chars.len() {
         let start = at;
         let c = chars[at];
@@ -139,7 +145,11 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Fault> {
             ',' => Token::Comma,
             '=' | '!' if next == Some('=') => {
                 at += 1;
-                Token::Operator(if c == '=' { Operator::Equal } else { Operator::NotEqual })
+                Token::Operator(if c == '=' {
+                    Operator::Equal
+                } else {
+                    Operator::NotEqual
+                })
             }
             '=' => return Err(fault(at, "to compare, write `==`".into())),
             '<' | '>' => {
@@ -157,7 +167,9 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Fault> {
                 at += 1;
                 loop {
                     match chars.get(at) {
-                        None => return Err(fault(start, format!("the text that begins with {c} has no end"))),
+                        None => {
+                            return Err(fault(start, format!("the text that begins with {c} has no end")));
+                        }
                         Some(end) if *end == c => break,
                         Some('\\') if c != '`' => {
                             at += 1;
@@ -165,7 +177,12 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Fault> {
                                 Some('n') => inside.push('\n'),
                                 Some('t') => inside.push('\t'),
                                 Some(other @ ('\\' | '\'' | '"')) => inside.push(*other),
-                                _ => return Err(fault(at - 1, "unknown escape; there are \\\\, \\', \\\", \\n and \\t".into())),
+                                _ => {
+                                    return Err(fault(
+                                        at - 1,
+                                        "unknown escape; there are \\\\, \\', \\\", \\n and \\t".into(),
+                                    ));
+                                }
                             }
                         }
                         Some(other) => inside.push(*other),
@@ -193,8 +210,12 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Fault> {
                 at -= 1;
                 match (word.parse::<i64>(), word.parse::<f64>()) {
                     (Ok(integer), _) => Token::Integer(integer),
-                    (Err(_), Ok(number)) if word.contains(['.', 'e', 'E']) && number.is_finite() => Token::Number(number),
-                    (Err(_), Ok(_)) => return Err(fault(start, format!("the number {word} is out of range"))),
+                    (Err(_), Ok(number)) if word.contains(['.', 'e', 'E']) && number.is_finite() => {
+                        Token::Number(number)
+                    }
+                    (Err(_), Ok(_)) => {
+                        return Err(fault(start, format!("the number {word} is out of range")));
+                    }
                     _ => return Err(fault(start, format!("`{word}` is not a number"))),
                 }
             }
@@ -290,7 +311,9 @@ impl Parser {
             self.expect(&Token::Close, ")")?;
             return Ok(inner);
         }
-        if matches!(self.peek(), Token::Word(word) if word == "has") && self.tokens[self.at + 1].1 == Token::Open {
+        if matches!(self.peek(), Token::Word(word) if word == "has")
+            && self.tokens[self.at + 1].1 == Token::Open
+        {
             self.next();
             return Ok(Expression::Has(self.argument()?));
         }
@@ -350,7 +373,8 @@ impl Parser {
     }
 
     fn operand(&mut self) -> Result<Operand, Fault> {
-        let is_call = matches!(self.peek(), Token::Word(word) if word == "len") && self.tokens[self.at + 1].1 == Token::Open;
+        let is_call = matches!(self.peek(), Token::Word(word) if word == "len")
+            && self.tokens[self.at + 1].1 == Token::Open;
         if is_call {
             self.next();
             return Ok(Operand::Length(self.argument()?));
@@ -455,7 +479,11 @@ impl Expression {
                         continue;
                     };
                     let order = compare(&a, &b).map_err(|()| {
-                        format!("`{self}` compares {left}, which is {}, with {right}, which is {}", a.kind(), b.kind())
+                        format!(
+                            "`{self}` compares {left}, which is {}, with {right}, which is {}",
+                            a.kind(),
+                            b.kind()
+                        )
                     })?;
                     if order == Some(Ordering::Equal) {
                         return Ok(true);
@@ -497,7 +525,9 @@ impl Operand {
                 FeatureView::Float(list) => list.iter().next().map(Value::Float),
                 _ => None,
             },
-            Self::Length(name) => Some(Value::Integer(example.get(name).map_or(0, |feature| feature.len() as i64))),
+            Self::Length(name) => Some(Value::Integer(
+                example.get(name).map_or(0, |feature| feature.len() as i64),
+            )),
             Self::Integer(integer) => Some(Value::Integer(*integer)),
             Self::Number(number) => Some(Value::Number(*number)),
             Self::Text(text) => Some(Value::Bytes(text.as_bytes())),
@@ -513,7 +543,10 @@ impl fmt::Display for Operand {
             Self::Integer(integer) => write!(f, "{integer}"),
             Self::Number(number) => write!(f, "{number:?}"),
             Self::Text(text) => {
-                let text = text.replace('\\', "\\\\").replace('\'', "\\'").replace('\n', "\\n");
+                let text = text
+                    .replace('\\', "\\\\")
+                    .replace('\'', "\\'")
+                    .replace('\n', "\\n");
                 write!(f, "'{}'", text.replace('\t', "\\t"))
             }
         }
@@ -565,21 +598,35 @@ mod tests {
             ("and == 3", 1, "backquotes"),
         ] {
             let fault = parse(text).unwrap_err();
-            assert!(fault.column == column && fault.reason.contains(words), "{text}: {fault:?}");
+            assert!(
+                fault.column == column && fault.reason.contains(words),
+                "{text}: {fault:?}"
+            );
         }
         assert!(parse(&"(".repeat(1000)).unwrap_err().reason.contains("nested"));
         assert!(parse(&"not ".repeat(1000)).is_err());
         let fault = parse("label = 3").unwrap_err();
-        assert_eq!(fault.show("label = 3"), "column 7: to compare, write `==`\n  label = 3\n        ^");
+        assert_eq!(
+            fault.show("label = 3"),
+            "column 7: to compare, write `==`\n  label = 3\n        ^"
+        );
     }
 
     fn record() -> Vec<u8> {
         let mut example = Example::default();
-        example.features.insert("label".into(), FeatureList::Int64(vec![3, 9]));
-        example.features.insert("score".into(), FeatureList::Float(vec![0.1]));
-        example.features.insert("name".into(), FeatureList::Bytes(vec![b"cat".to_vec()]));
+        example
+            .features
+            .insert("label".into(), FeatureList::Int64(vec![3, 9]));
+        example
+            .features
+            .insert("score".into(), FeatureList::Float(vec![0.1]));
+        example
+            .features
+            .insert("name".into(), FeatureList::Bytes(vec![b"cat".to_vec()]));
         example.features.insert("none".into(), FeatureList::Int64(vec![]));
-        example.features.insert("odd name".into(), FeatureList::Int64(vec![-1]));
+        example
+            .features
+            .insert("odd name".into(), FeatureList::Int64(vec![-1]));
         example.encode()
     }
 
@@ -613,7 +660,9 @@ mod tests {
         let error = parse("label == 'x'").unwrap().holds(&example).unwrap_err();
         assert!(error.contains("a number") && error.contains("a text"), "{error}");
         let mut names = Vec::new();
-        parse("a == 1 and (has(b) or len(c) > 2) or d in (1)").unwrap().features(&mut names);
+        parse("a == 1 and (has(b) or len(c) > 2) or d in (1)")
+            .unwrap()
+            .features(&mut names);
         assert_eq!(names, ["a", "b", "c", "d"]);
     }
 
@@ -633,23 +682,36 @@ mod tests {
 
     fn operand() -> impl Strategy<Value = Operand> {
         prop_oneof![
-            "[a-z`/ ]{1,6}".prop_filter("backquotes end names", |name| !name.contains('`')).prop_map(Operand::Feature),
+            "[a-z`/ ]{1,6}"
+                .prop_filter("backquotes end names", |name| !name.contains('`'))
+                .prop_map(Operand::Feature),
             any::<i64>().prop_map(Operand::Integer),
-            any::<f64>().prop_filter("finite", |n| n.is_finite()).prop_map(Operand::Number),
+            any::<f64>()
+                .prop_filter("finite", |n| n.is_finite())
+                .prop_map(Operand::Number),
             ".{0,6}".prop_map(Operand::Text),
         ]
     }
 
     fn constant() -> impl Strategy<Value = Operand> {
-        prop_oneof![any::<i64>().prop_map(Operand::Integer), ".{0,6}".prop_map(Operand::Text)]
+        prop_oneof![
+            any::<i64>().prop_map(Operand::Integer),
+            ".{0,6}".prop_map(Operand::Text)
+        ]
     }
 
     fn expression() -> impl Strategy<Value = Expression> {
-        let operator = prop::sample::select(vec![Operator::Equal, Operator::NotEqual, Operator::Less, Operator::AtLeast]);
+        let operator = prop::sample::select(vec![
+            Operator::Equal,
+            Operator::NotEqual,
+            Operator::Less,
+            Operator::AtLeast,
+        ]);
         let leaf = prop_oneof![
             "[a-z]{1,4}".prop_map(Expression::Has),
             (operand(), operator, operand()).prop_map(|(a, o, b)| Expression::Compare(a, o, b)),
-            (operand(), prop::collection::vec(constant(), 1..4)).prop_map(|(a, list)| Expression::In(a, list)),
+            (operand(), prop::collection::vec(constant(), 1..4))
+                .prop_map(|(a, list)| Expression::In(a, list)),
         ];
         leaf.prop_recursive(4, 16, 2, |inner| {
             prop_oneof![

@@ -74,14 +74,20 @@ impl InputFile {
                 let path = PathBuf::from(OsString::from_vec(bytes.clone()));
                 Arc::new(Named {
                     name: self.shown.clone(),
-                    file: PositionedFile::open(&path).with_context(|| format!("could not open {}", self.shown))?,
+                    file: PositionedFile::open(&path)
+                        .with_context(|| format!("could not open {}", self.shown))?,
                 })
             }
             Place::Url(url) => store::open(&Location::parse(url)?)?,
         };
         if file.len() != self.bytes {
             return Err(Hinted::new(
-                format!("{} has {} bytes now, it had {} before", self.shown, file.len(), self.bytes),
+                format!(
+                    "{} has {} bytes now, it had {} before",
+                    self.shown,
+                    file.len(),
+                    self.bytes
+                ),
                 "it was changed while it was read: give the same command again once it is at rest",
             )
             .into());
@@ -99,10 +105,6 @@ impl InputFile {
             }
             Place::Url(url) => url.rsplit('/').next().unwrap_or(url).to_owned(),
         }
-    }
-
-    pub(crate) fn is_remote(&self) -> bool {
-        matches!(self.place, Place::Url(_))
     }
 
     pub(crate) fn path(&self) -> Option<PathBuf> {
@@ -238,14 +240,22 @@ fn refuse_inside(folder: &Path, output: &Path) -> Result<()> {
     let folder = canonical(folder);
     if output.starts_with(&folder) {
         return Err(Hinted::new(
-            format!("the output {} lies in the input {}", output.display(), folder.display()),
+            format!(
+                "the output {} lies in the input {}",
+                output.display(),
+                folder.display()
+            ),
             "inputs are never changed: give an output outside of it, or name the files by a pattern",
         )
         .into());
     }
     if folder.starts_with(output) {
         return Err(Hinted::new(
-            format!("the input {} lies in the output {}", folder.display(), output.display()),
+            format!(
+                "the input {} lies in the output {}",
+                folder.display(),
+                output.display()
+            ),
             "inputs are never changed or removed: give another output",
         )
         .into());
@@ -330,7 +340,8 @@ fn local(path: &Path) -> Result<InputFile> {
         .into());
     }
     let source = PositionedFile::open(path).with_context(|| format!("could not open the input {shown}"))?;
-    let absolute = std::fs::canonicalize(path).with_context(|| format!("could not open the input {shown}"))?;
+    let absolute =
+        std::fs::canonicalize(path).with_context(|| format!("could not open the input {shown}"))?;
     Ok(InputFile {
         kind: kind_of(&source).with_context(|| format!("could not read {shown}"))?,
         shown,
@@ -368,8 +379,8 @@ fn list_store(url: &str) -> Result<Vec<InputFile>> {
         bail!("`{url}`: a pattern has its place in the path, behind the host or bucket");
     }
     let path = url[root.len()..].trim_start_matches('/');
-    let pattern = glob::Pattern::new(path)
-        .map_err(|error| anyhow!("the pattern `{url}` is malformed: {error}"))?;
+    let pattern =
+        glob::Pattern::new(path).map_err(|error| anyhow!("the pattern `{url}` is malformed: {error}"))?;
     let options = glob::MatchOptions {
         require_literal_separator: true,
         ..glob::MatchOptions::default()
@@ -383,7 +394,10 @@ fn list_store(url: &str) -> Result<Vec<InputFile>> {
     if paths.is_empty() {
         bail!("no object matches `{url}`");
     }
-    paths.iter().map(|path| remote(&format!("{root}/{path}"))).collect()
+    paths
+        .iter()
+        .map(|path| remote(&format!("{root}/{path}")))
+        .collect()
 }
 
 /// Tells what a file is from its first bytes.
@@ -453,13 +467,27 @@ mod tests {
     #[test]
     fn order_is_that_of_arguments_and_then_of_names() {
         let home = tempfile::tempdir().unwrap();
-        for name in ["b.tfrecord", "a.tfrecord", "ü x[1].tfrecord", "c.txt", ".d.tfrecord", "10", "9"] {
+        for name in [
+            "b.tfrecord",
+            "a.tfrecord",
+            "ü x[1].tfrecord",
+            "c.txt",
+            ".d.tfrecord",
+            "10",
+            "9",
+        ] {
             std::fs::write(home.path().join(name), b"").unwrap();
         }
         std::fs::create_dir(home.path().join("z.tfrecord")).unwrap();
         let find = |arguments: &[&str]| find_in(home.path(), arguments).unwrap();
-        assert_eq!(find(&["b.tfrecord", "?", "a.tfrecord"]), ["b.tfrecord", "9", "a.tfrecord"]);
-        assert_eq!(find(&["*.tfrecord"]), ["a.tfrecord", "b.tfrecord", "ü x[1].tfrecord"]);
+        assert_eq!(
+            find(&["b.tfrecord", "?", "a.tfrecord"]),
+            ["b.tfrecord", "9", "a.tfrecord"]
+        );
+        assert_eq!(
+            find(&["*.tfrecord"]),
+            ["a.tfrecord", "b.tfrecord", "ü x[1].tfrecord"]
+        );
         assert_eq!(find(&["ü x[1].tfrecord"]), ["ü x[1].tfrecord"]);
         let output = tempfile::tempdir().unwrap();
         let found = super::find(&[home.path().into()], output.path()).unwrap();

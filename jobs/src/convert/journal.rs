@@ -47,7 +47,11 @@ impl<T: Serialize + DeserializeOwned> Journal<T> {
         let mut paths = Vec::new();
         for entry in std::fs::read_dir(folder).with_context(|| format!("could not list {shown}"))? {
             let path = entry.with_context(|| format!("could not list {shown}"))?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             if name.starts_with("journal-") && name.ends_with(".jsonl") {
                 paths.push(path);
             }

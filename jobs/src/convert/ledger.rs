@@ -67,7 +67,9 @@ impl Ledger {
 
     /// Damaged records of an input so far.
     pub(crate) fn skipped(&self, input: usize) -> u64 {
-        self.skipped.get(input).map_or(0, |count| count.load(Ordering::Relaxed))
+        self.skipped
+            .get(input)
+            .map_or(0, |count| count.load(Ordering::Relaxed))
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use prep_formats::array_record::{Reader as ArrayReader, RecordBatch, Scratch};
 use prep_formats::store::ReadAt;
 use prep_formats::tfrecord::{
-    self, CrcPolicy, FRAME_HEADER, FRAME_TRAILER, Frame, ReadOptions, check_frame, cut_short, find_record, frame_at,
+    self, FRAME_HEADER, FRAME_TRAILER, Frame, ReadOptions, check_frame, cut_short, find_record, frame_at,
 };
 use prep_formats::{Error, Position};
 
@@ -62,7 +62,12 @@ impl Block {
     }
 
     /// Reads what is pending and compares checksums; after this all records are there and right.
-    pub(crate) fn complete(&mut self, name: &str, batch: &mut RecordBatch, scratch: &mut Scratch) -> Result<()> {
+    pub(crate) fn complete(
+        &mut self,
+        name: &str,
+        batch: &mut RecordBatch,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
         if let Some((reader, range)) = self.pending.take() {
             reader.read_range(range, batch, scratch)?;
             self.buffer.clear();
@@ -92,7 +97,10 @@ impl Block {
 
     /// Bytes of all records.
     pub(crate) fn payload_bytes(&self) -> u64 {
-        self.records.iter().map(|range| (range.end - range.start) as u64).sum()
+        self.records
+            .iter()
+            .map(|range| (range.end - range.start) as u64)
+            .sum()
     }
 }
 
@@ -179,10 +187,15 @@ impl Sequential {
     }
 }
 
+/// A source as a stream.
+pub(crate) fn sequential(source: Arc<dyn ReadAt>) -> Sequential {
+    Sequential::new(source)
+}
+
 impl std::io::Read for Sequential {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let left = self.source.len().saturating_sub(self.offset);
-        if self.source.request_cost() <= buffer.len() as u64 {
+        if self.taken == self.ahead.len() && self.source.request_cost() <= buffer.len() as u64 {
             let count = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             let read = self.source.read_at(self.offset, &mut buffer[..count]);
             read.map_err(std::io::Error::other)?;
@@ -221,12 +234,7 @@ impl BlockReader {
             },
             Kind::Gzip | Kind::Zlib | Kind::Zstd => {
                 let source = Sequential::new(file.open()?);
-                let crc = if plan.counted && !plan.check {
-                    CrcPolicy::Skip
-                } else {
-                    CrcPolicy::Check
-                };
-                let reader = tfrecord::Reader::new(source, &file.shown, ReadOptions::default().crc(crc))?;
+                let reader = tfrecord::Reader::new(source, &file.shown, ReadOptions::default())?;
                 Body::Stream {
                     reader: Box::new(reader),
                     ahead: None,
@@ -249,14 +257,6 @@ impl BlockReader {
             crc: crc_fast::Digest::new(CRC),
             start: from.at,
         })
-    }
-
-    /// The same file, to be read by another thread; ArrayRecord only.
-    pub(crate) fn array(&self) -> Option<&ArrayReader> {
-        match &self.body {
-            Body::Array { reader, .. } => Some(reader),
-            _ => None,
-        }
     }
 
     /// Where the next record begins.
@@ -303,7 +303,7 @@ impl BlockReader {
 
     /// Notes a damaged record; an error where the job is to stop.
     fn lose(&self, error: Error) -> Result<()> {
-        if self.plan.counted {
+        if self.plan.counted && !self.ledger.stops() {
             return Ok(());
         }
         self.ledger.fault(self.input, error.into())
@@ -364,7 +364,9 @@ impl BlockReader {
             if needed > MOST_BYTES && needed <= length - here && end == 0 {
                 return Err(Error::Damaged {
                     at: self.place(Some(here)),
-                    reason: format!("a record of {needed} bytes is claimed, over the limit of {MOST_BYTES} bytes"),
+                    reason: format!(
+                        "a record of {needed} bytes is claimed, over the limit of {MOST_BYTES} bytes"
+                    ),
                 }
                 .into());
             }
@@ -423,7 +425,13 @@ impl BlockReader {
     }
 
     /// Goes on behind a place where no record can be read: at the next one whose checksums match, or at the end of the file.
-    fn damaged_at(&mut self, source: &Arc<dyn ReadAt>, at: u64, error: Error, block: &mut Block) -> Result<bool> {
+    fn damaged_at(
+        &mut self,
+        source: &Arc<dyn ReadAt>,
+        at: u64,
+        error: Error,
+        block: &mut Block,
+    ) -> Result<bool> {
         block.reset(self.input, self.index, at);
         if self.ledger.stops() {
             return Err(error.into());
@@ -459,7 +467,7 @@ impl BlockReader {
         };
         block.reset(input, self.index, 0);
         block.buffer.clear();
-        let mut push = |block: &mut Block, record: &[u8]| {
+        let push = |block: &mut Block, record: &[u8]| {
             let start = block.buffer.len();
             block.buffer.extend_from_slice(record);
             block.records.push(start..block.buffer.len());
@@ -472,7 +480,8 @@ impl BlockReader {
             let index = reader.record_index();
             match reader.next() {
                 Ok(Some(record)) => {
-                    if !block.records.is_empty() && block.buffer.len() + record.len() > self.plan.block_bytes {
+                    if !block.records.is_empty() && block.buffer.len() + record.len() > self.plan.block_bytes
+                    {
                         *ahead = Some(record.to_vec());
                         return Ok(true);
                     }
@@ -483,7 +492,9 @@ impl BlockReader {
                 Err(error @ Error::Io { .. }) => return Err(error.into()),
                 Err(error) => {
                     if ledger.stops() || index == 0 && !reader.can_continue() {
-                        return Err(anyhow::Error::new(error).context(format!("could not read {name} to its end")));
+                        return Err(
+                            anyhow::Error::new(error).context(format!("could not read {name} to its end"))
+                        );
                     }
                     if !counted {
                         ledger.fault(input, error.into())?;
@@ -502,7 +513,12 @@ impl BlockReader {
     fn next_of_array(&mut self, most: usize, block: &mut Block) -> Result<bool> {
         let check = self.plan.check;
         let block_bytes = self.plan.block_bytes as u64;
-        let Body::Array { reader, next, scratch } = &mut self.body else {
+        let Body::Array {
+            reader,
+            next,
+            scratch,
+        } = &mut self.body
+        else {
             return Ok(false);
         };
         let first = *next;

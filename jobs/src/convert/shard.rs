@@ -33,7 +33,7 @@ pub(crate) struct InputSum {
 }
 
 /// What is known of a finished shard.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct ShardSummary {
     /// Its place in the plan.
     pub(crate) index: usize,
@@ -48,6 +48,9 @@ pub(crate) struct ShardSummary {
     pub(crate) sums: Vec<InputSum>,
     /// Records of each input, where they were not counted before: (input, records, damaged ones).
     pub(crate) counts: Vec<(usize, u64, u64)>,
+    /// Names of features that were seen until it was finished.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) names: Vec<String>,
     /// Whether an earlier run has written it.
     #[serde(skip)]
     pub(crate) found: bool,
@@ -113,7 +116,12 @@ impl Drop for Unfinished {
 
 impl ShardFile {
     /// Starts a file. `finisher` is the one that it is going to be handed to.
-    pub(crate) fn create(path: PathBuf, options: &WriteOptions, sha256: bool, finisher: Option<&Finisher>) -> Result<Self> {
+    pub(crate) fn create(
+        path: PathBuf,
+        options: &WriteOptions,
+        sha256: bool,
+        finisher: Option<&Finisher>,
+    ) -> Result<Self> {
         let shown = path.display().to_string();
         let file = OpenOptions::new()
             .read(true)
@@ -165,7 +173,11 @@ pub(crate) struct EndedShard {
 
 impl EndedShard {
     /// Makes it durable, reads it back, and notes it in the journal.
-    pub(crate) fn complete(mut self, journal: &Journal<ShardSummary>, meter: Option<&Meter>) -> Result<ShardSummary> {
+    pub(crate) fn complete(
+        mut self,
+        journal: &Journal<ShardSummary>,
+        meter: Option<&Meter>,
+    ) -> Result<ShardSummary> {
         let shown = self.path.display();
         self.file
             .sync_all()
@@ -209,7 +221,8 @@ fn verify(file: &File, path: &Path, summary: &ShardSummary, meter: Option<&Meter
         );
     }
     let source = PositionedFile::open(path)?;
-    let reader = Reader::from_source_lazy(Arc::new(source)).with_context(|| format!("could not read {shown} back"))?;
+    let reader =
+        Reader::from_source_lazy(Arc::new(source)).with_context(|| format!("could not read {shown} back"))?;
     if reader.num_records() != summary.records {
         bail!(
             "{shown} has {} records; {} were written",

@@ -37,7 +37,9 @@ pub(crate) fn parse_select(text: &str) -> Result<Vec<String>, String> {
     for name in text.split(',') {
         let name = name.trim();
         if name.is_empty() {
-            return Err(format!("`{text}` has an empty name; wanted names with commas between"));
+            return Err(format!(
+                "`{text}` has an empty name; wanted names with commas between"
+            ));
         }
         if names.iter().any(|other| other == name) {
             return Err(format!("`{name}` is there twice"));
@@ -168,13 +170,20 @@ impl Transform {
 
     /// The features that are chosen or renamed, for [`check_names`].
     pub(crate) fn wanted(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let select = self.select.iter().flatten().map(|name| ("--select", name.as_str()));
+        let select = self
+            .select
+            .iter()
+            .flatten()
+            .map(|name| ("--select", name.as_str()));
         select.chain(self.rename.keys().map(|name| ("--rename", name.as_str())))
     }
 }
 
 /// Refuses features that no record had: they are misspelt.
-pub(crate) fn check_names<'a>(wanted: impl Iterator<Item = (&'static str, &'a str)>, seen: &[String]) -> Result<()> {
+pub(crate) fn check_names<'a>(
+    wanted: impl Iterator<Item = (&'static str, &'a str)>,
+    seen: &[String],
+) -> Result<()> {
     for (flag, name) in wanted {
         if seen.iter().any(|other| other == name) || seen.is_empty() || seen.len() >= MOST_NAMES {
             continue;
@@ -218,7 +227,11 @@ mod tests {
         let record = example.encode();
         let run = |select: Option<&str>, rename: &str| -> Result<Example> {
             let select = select.map(|text| parse_select(text).unwrap());
-            let rename = if rename.is_empty() { vec![] } else { parse_rename(rename).unwrap() };
+            let rename = if rename.is_empty() {
+                vec![]
+            } else {
+                parse_rename(rename).unwrap()
+            };
             let transform = Transform::new(select.as_deref(), &rename)?;
             let mut scribe = transform.scribe();
             let mut out = Vec::new();

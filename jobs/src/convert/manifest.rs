@@ -1,0 +1,75 @@
+//! `prep_convert.json`: what a folder of shards was made from, so that the same request again can be told from another.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::convert::write_synced;
+
+/// File name in the output's folder.
+pub(crate) const MANIFEST_FILE: &str = "prep_convert.json";
+/// The format written, and the only one taken for "up to date".
+pub(crate) const FORMAT: u32 = 1;
+
+/// What was made, and from what. A function of inputs and options only: no time, path or number of workers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Converted {
+    pub(crate) format: u32,
+    /// What was asked for.
+    pub(crate) request: serde_json::Value,
+    pub(crate) inputs: Vec<ConvertedInput>,
+    pub(crate) records: u64,
+    /// Records left out by the filter, and as repeated.
+    pub(crate) filtered: u64,
+    pub(crate) duplicates: u64,
+    pub(crate) shards: Vec<ConvertedShard>,
+}
+
+/// An input as it was read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ConvertedInput {
+    /// Its file name, without folders.
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) bytes: u64,
+    /// Bytes from its start that were read, and their CRC-64/NVME, hex: all of them, unless a limit left out the end.
+    pub(crate) read: u64,
+    pub(crate) crc64: String,
+    pub(crate) records: u64,
+    /// Damaged records left out.
+    pub(crate) skipped: u64,
+}
+
+/// A shard.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ConvertedShard {
+    pub(crate) path: String,
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+    /// CRC-64/NVME of the file, hex.
+    pub(crate) crc64: String,
+}
+
+impl Converted {
+    /// Reads the manifest of a folder; `None` where there is none that this version understands.
+    pub(crate) fn read(folder: &Path) -> Result<Option<Self>> {
+        let path = folder.join(MANIFEST_FILE);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                return Err(anyhow::Error::new(error).context(format!("could not read {}", path.display())));
+            }
+        };
+        let found: Option<Self> = serde_json::from_slice(&text).ok();
+        Ok(found.filter(|found| found.format == FORMAT))
+    }
+
+    /// Writes it into a folder, durably.
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+        let mut text = serde_json::to_string_pretty(self).context("could not write the manifest")?;
+        text.push('\n');
+        write_synced(&folder.join(MANIFEST_FILE), text.as_bytes())
+    }
+}
