@@ -314,9 +314,15 @@ pub fn span(category: &'static str, name: impl Into<Cow<'static, str>>) -> Span 
     })
 }
 
-/// The trace of this thread, for another thread that works for it.
-pub fn current() -> Option<Trace> {
-    CURRENT.with_borrow(Clone::clone)
+/// The work of a thread that is to be started, so that its spans go to where this thread's go.
+pub fn carry<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
+    let trace = CURRENT.with_borrow(Clone::clone);
+    move || {
+        if let Some(trace) = &trace {
+            trace.enter();
+        }
+        work()
+    }
 }
 
 fn text(name: &str) -> String {

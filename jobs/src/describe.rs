@@ -204,6 +204,7 @@ pub fn outcome(outcome: &BuildOutcome) -> Value {
         "source_bytes": outcome.source_bytes,
         "shards_found_finished": outcome.shards_found,
         "unchecked_sources": outcome.unchecked,
+        "graph": outcome.graph.as_ref().map(crate::explain::Graph::json),
     })
 }
 

@@ -13,6 +13,7 @@
 //! | [`convert`](mod@convert) | record files to ArrayRecord shards |
 //! | [`tfds`] | order and shards as TFDS |
 //! | [`describe`] | datasets and builds as JSON |
+//! | [`explain`] | what a job would do, drawn |
 //! | [`monitor`], [`resources`] | watching and stopping a job; memory, cores, disks |
 //! | [`cli`] | the command |
 #![allow(
@@ -29,6 +30,7 @@ pub mod cli;
 pub mod convert;
 pub mod describe;
 pub mod error;
+pub mod explain;
 pub mod fetch;
 pub mod monitor;
 pub mod readers;

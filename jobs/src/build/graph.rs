@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow, bail};
 use prep_dataflow::{
-    BoxError, Cancel, Collected, Error, Options, Record, SortOptions, SplitPlan, SplitTotals, Weigh,
+    BoxError, Cancel, Collected, Error, Options, Record, SortOptions, SplitPlan, SplitTotals, Weigh, trace,
 };
 use prep_formats::features::{Feature, Features};
 
@@ -94,6 +94,7 @@ struct Ledger {
     total_skipped: AtomicU64,
     on_error: OnError,
     features: Features,
+    splits: Vec<String>,
     class_names: Mutex<Vec<(String, Vec<String>)>>,
     monitor: Arc<Monitor>,
 }
@@ -113,6 +114,11 @@ impl Ledger {
         if let Some(count) = self.skipped.get(split) {
             count.fetch_add(1, Ordering::Relaxed);
         }
+        self.monitor.skipped(
+            self.splits.get(split).map_or("?", String::as_str),
+            &self.parts.name(part),
+            1,
+        );
         let total = self.total_skipped.fetch_add(1, Ordering::Relaxed) + 1;
         if most.is_some_and(|most| total > most) {
             let hint = "raise the number after `skip:`, or get the source again";
@@ -139,6 +145,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
         total_skipped: AtomicU64::new(0),
         on_error: plan.on_error,
         features: spec.features.clone(),
+        splits: spec.splits.iter().map(|split| split.name.clone()).collect(),
         class_names: Mutex::default(),
         monitor: Arc::clone(&monitor),
     });
@@ -147,12 +154,16 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     let collected = Collected::new();
     let progress = prep_dataflow::Progress::new();
     let cancel = Cancel::new();
-    let options = Options::default()
+    let watched = monitor.watch(&progress);
+    let mut options = Options::default()
         .workers(plan.workers)
         .memory_bytes(plan.memory_bytes)
         .spill_folder(&plan.spill_folder)
         .progress(progress.clone())
         .cancel(cancel.clone());
+    if let Some(trace) = monitor.trace() {
+        options = options.trace(trace.clone());
+    }
 
     let totals: Arc<OnceLock<Vec<SplitTotals>>> = Arc::clone(&plan.shards.totals);
     let num_inputs = plan.builder.inputs().len();
@@ -224,6 +235,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     over.store(true, Ordering::Relaxed);
     watcher.thread().unpark();
     let _ = watcher.join();
+    drop(watched);
     result.map_err(|error| translate(error, &ledger, &spec))?;
     encode_meter.finish();
 
@@ -411,12 +423,14 @@ impl Reading {
                 batch: Vec::new(),
                 batch_bytes: 0,
             };
+            let name = input.sources.first().map_or("", |source| source.name.as_str());
+            let _span = trace::span("read", format!("read {name}"));
             builder.read(&input, &mut Output::new(&mut sink))?;
             sink.flush()
         };
         let thread = std::thread::Builder::new()
             .name(format!("read {index}"))
-            .spawn(read)
+            .spawn(trace::carry(read))
             .context("could not start a thread")?;
         Ok(Self {
             batches: Some(batches),

@@ -7,6 +7,7 @@
 //! All happens in a staging folder under the data folder (`staging`); what is finished there is journaled, so that the same
 //! request goes on after a kill. The version's folder gets its name by one rename, and the catalog its entry by one commit.
 
+mod estimate;
 mod graph;
 mod info;
 mod journal;
@@ -33,6 +34,7 @@ use crate::build::shard::{ShardSummary, Shards};
 use crate::build::staging::Staging;
 use crate::builder::{Builder, DatasetSpec, Source, StartOver};
 use crate::error::{Cancelled, Hinted};
+use crate::explain::{Flow, Graph};
 use crate::fetch::{self, Checksum, ChecksumThread, FetchOptions, Fetched, Located};
 use crate::monitor::{Monitor, Unit};
 use crate::resources;
@@ -105,6 +107,8 @@ pub struct BuildRequest {
     pub by_reference: bool,
     /// Whether to only say what would be done.
     pub dry_run: bool,
+    /// Whether to draw what would be done, whatever is there already, and do nothing.
+    pub explain: bool,
     /// How downloads behave.
     pub fetch: FetchOptions,
     /// Watches and stops the job.
@@ -137,6 +141,7 @@ impl BuildRequest {
             check_sums: true,
             by_reference: true,
             dry_run: false,
+            explain: false,
             fetch: FetchOptions::default(),
             monitor: Monitor::new(),
         }
@@ -219,6 +224,13 @@ impl BuildRequest {
         self
     }
 
+    /// Sets whether to draw what would be done, whatever is there already, and do nothing. Default: no.
+    #[must_use]
+    pub fn explain(mut self, explain: bool) -> Self {
+        self.explain = explain;
+        self
+    }
+
     /// Sets how downloads behave.
     #[must_use]
     pub fn fetch(mut self, fetch: FetchOptions) -> Self {
@@ -291,6 +303,8 @@ pub struct BuildOutcome {
     pub unchecked: Vec<String>,
     /// What would be done, line by line, for a dry run.
     pub plan: Vec<String>,
+    /// The same as a drawing.
+    pub graph: Option<Graph>,
     /// Wall time.
     pub seconds: f64,
     /// Worker threads.
@@ -387,15 +401,19 @@ impl Build {
         let found = self.registry.find()?;
         let located = match self.standing(&found, None)? {
             // What is pinned needs no look at the sources.
-            Standing::Same => None,
+            Standing::Same if !self.request.explain => None,
             _ => Some(self.locate()?),
         };
         let standing = self.standing(&found, located.as_deref())?;
         let staging_path = self.registry.staging_path();
         if let (Standing::Same, Found::Registered(manifest, folder)) = (&standing, &found)
             && !staging_path.exists()
+            && !self.request.explain
         {
             return Ok(self.up_to_date(manifest, folder));
+        }
+        if self.request.explain {
+            return self.dry_run(&standing, located.as_deref());
         }
         self.refuse_different(&standing)?;
         if self.request.dry_run {
@@ -509,6 +527,7 @@ impl Build {
 
     fn dry_run(&self, standing: &Standing, located: Option<&[Located]>) -> Result<BuildOutcome> {
         let mut outcome = self.outcome_of_nothing(Status::Planned);
+        outcome.graph = Some(self.graph(located.unwrap_or_default()));
         let plan = &mut outcome.plan;
         for (spec, place) in self.spec.sources.iter().zip(located.unwrap_or_default()) {
             plan.push(match place {
@@ -538,6 +557,133 @@ impl Build {
             self.registry.catalog_name()
         ));
         Ok(outcome)
+    }
+
+    /// What the build would do, drawn.
+    fn graph(&self, located: &[Located]) -> Graph {
+        const MOST_SOURCES: usize = 8;
+        let request = &self.request;
+        let config = self
+            .spec
+            .config
+            .as_ref()
+            .map_or(String::new(), |config| format!("/{config}"));
+        let mut graph = Graph::new(format!("build {}{config}:{}", self.spec.name, self.spec.version));
+        let staging = self.registry.staging_path();
+        let room = self.room(&staging, located);
+        let packed = (!room.unknown).then_some(room.sources);
+        let mut sources = Vec::new();
+        let mut unpacked = packed;
+        for (spec, place) in self.spec.sources.iter().zip(located) {
+            let (text, bytes, there) = match place {
+                Located::File(path) => {
+                    let bytes = std::fs::metadata(path).ok().map(|file| file.len());
+                    (path.display().to_string(), bytes, estimate::unpacked_bytes(path))
+                }
+                Located::Url(url) => (fetch::shown(url), spec.bytes, None),
+            };
+            let size = bytes.map_or("size not known".to_owned(), resources::show_size);
+            sources.push(format!("{text} ({size})"));
+            if let (Some(total), Some(bytes), Some(there)) = (unpacked, bytes, there) {
+                unpacked = Some(total - bytes.min(total) + there);
+            }
+        }
+        if sources.len() > MOST_SOURCES {
+            let more = sources.len() - MOST_SOURCES;
+            sources.truncate(MOST_SOURCES);
+            sources.push(format!("and {more} more"));
+        }
+        let has_remote = located.iter().any(|place| matches!(place, Located::Url(_)));
+        let name = if has_remote { "fetch" } else { "sources" };
+        let fetch = graph.stage(name, sources, &[]);
+        let records = estimate::records(&self.spec.features, unpacked);
+        let inputs = request.builder.inputs().len();
+        let read = graph.stage(
+            "read",
+            [format!(
+                "{inputs} inputs, each on a thread of its own; nothing is unpacked to disk"
+            )],
+            &[(
+                fetch,
+                Flow::new().bytes(packed).how("checked against size and SHA-256"),
+            )],
+        );
+        let by_reference = request.by_reference && request.builder.payload().is_some();
+        let flow = Flow::new()
+            .records(records)
+            .bytes(if by_reference { None } else { unpacked });
+        let encode = graph.stage(
+            "encode",
+            [format!("values to records, on {} workers", request.workers)],
+            &[(read, flow.clone().how("dealt to the workers evenly"))],
+        );
+        // Half an arena each is filled while the other half is written: a quarter of the budget stays in memory for sure.
+        let held = request.memory_bytes / 4;
+        let spills = if by_reference {
+            "payloads stay in their sources until they are written".to_owned()
+        } else {
+            match unpacked {
+                Some(bytes) if bytes <= held => "fits into memory, nothing is spilled".to_owned(),
+                Some(bytes) => format!(
+                    "spills about {} to {}",
+                    resources::show_size(bytes),
+                    request
+                        .spill_folder
+                        .as_ref()
+                        .unwrap_or(&staging.join("spill"))
+                        .display()
+                ),
+                None => format!("spills what is over {}", resources::show_size(held)),
+            }
+        };
+        let sort = graph.stage(
+            "sort",
+            ["by split and hash of the key".to_owned(), spills],
+            &[(encode, flow.clone().how("to the worker of its key"))],
+        );
+        let splits = self.spec.splits.iter().map(|split| {
+            let shards = match split.shards {
+                Some(1) => "1 shard".to_owned(),
+                Some(count) => format!("{count} shards"),
+                None => "shards as its size asks".to_owned(),
+            };
+            format!("split `{}`: {shards}, {}", split.name, self.spec.options)
+        });
+        let mut details: Vec<String> = splits.collect();
+        details.push(format!("into {}", staging.join("out").display()));
+        let write = graph.stage(
+            "write",
+            details,
+            &[(sort, flow.how("to the worker of its shard"))],
+        );
+        let written = Flow::new().records(records).bytes(packed);
+        let verify = graph.stage("verify", ["reads every shard back"], &[(write, written.clone())]);
+        let publish = graph.stage(
+            "publish",
+            [format!("as {}", self.registry.folder.display())],
+            &[(verify, written.how("by one rename"))],
+        );
+        graph.stage(
+            "commit",
+            [format!("to the catalog {}", self.registry.catalog_name())],
+            &[(publish, Flow::new().records(1).how("one log entry"))],
+        );
+        graph.note(format!(
+            "memory: up to {} for {} workers, of which sorting takes half",
+            resources::show_size(request.memory_bytes),
+            request.workers
+        ));
+        let free = resources::free_bytes(&self.registry.data_dir);
+        graph.note(format!(
+            "disk: about {} at {}, where {} are free",
+            resources::show_size(room.likely),
+            self.registry.data_dir.display(),
+            free.map_or("an unknown number of bytes".to_owned(), resources::show_size)
+        ));
+        graph.note(
+            "estimates are made from the sizes of sources and the shapes of features; nothing was written",
+        );
+        graph
     }
 
     /// What an error of making the staging folder means.
@@ -581,6 +727,13 @@ impl Build {
             .prepare(&self.job(located)?)
             .map_err(|error| self.unwritable(error))?;
         let journal = Arc::new(journal);
+        let shards = entries.iter().filter(|entry| matches!(entry, Entry::Shard(_)));
+        match shards.count() {
+            0 => {}
+            count => monitor.note(format!(
+                "going on from an earlier run, which finished {count} shards"
+            )),
+        }
         self.check_room(staging, located)?;
 
         let note = |source: &Fetched| {
@@ -717,8 +870,13 @@ impl Build {
         } else {
             0
         };
+        room.sources = sources;
+        room.spill = spill;
         room.least = downloads + (sources / 2).saturating_sub(written);
-        room.likely = downloads + (sources + sources / 4).saturating_sub(written) + spill;
+        room.likely = downloads + (sources + sources / 4).saturating_sub(written);
+        if self.request.spill_folder.is_none() {
+            room.likely += spill;
+        }
         room
     }
 
@@ -748,6 +906,17 @@ impl Build {
             );
             self.request.monitor.warn(text);
         }
+        if let Some(folder) = &self.request.spill_folder {
+            let free = resources::free_bytes(folder)?;
+            if free < room.spill {
+                self.request.monitor.warn(format!(
+                    "there may not be enough room in the spill folder {}: about {} are needed, {} are free",
+                    folder.display(),
+                    show(room.spill),
+                    show(free)
+                ));
+            }
+        }
         Ok(())
     }
 
@@ -755,6 +924,23 @@ impl Build {
     fn explain_full_disk(&self, error: anyhow::Error, located: &[Located]) -> anyhow::Error {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
 
+        if let Some(prep_dataflow::Error::SpillWrite {
+            folder, needed_bytes, ..
+        }) = crate::error::find::<prep_dataflow::Error>(&error)
+        {
+            let free = resources::free_bytes(folder);
+            let message = format!(
+                "no space is left in the spill folder {}: at least {} more are needed, {} are free",
+                folder.display(),
+                resources::show_size(*needed_bytes),
+                free.map_or("none".to_owned(), resources::show_size)
+            );
+            return error.context(Hinted::new(
+                message,
+                "free some space there, name another folder with `--spill-dir`, or allow more `--memory`; the same command goes \
+                 on from where it stopped",
+            ));
+        }
         let full = error.chain().any(|cause| {
             cause
                 .downcast_ref::<std::io::Error>()
@@ -836,6 +1022,7 @@ impl Build {
                 finished: finished.clone(),
                 totals: Arc::new(OnceLock::new()),
                 meter: Arc::clone(&write_meter),
+                monitor: Arc::clone(monitor),
                 parts: Arc::default(),
                 payloads,
             };
@@ -901,6 +1088,8 @@ impl Build {
         verify::verify(&out, &mut output.shards, self.request.workers, &meter, monitor)?;
         meter.finish();
         let manifest = info::write(&self.spec, &self.recipe_sha256, fetched, sums, &output, &out)?;
+        monitor.shards_found(output.found);
+        let _span = monitor.span("publish", "publish");
         // From here on a stop would only leave work for the next run.
         monitor.check()?;
         let unchecked = self.unchecked(sums);
@@ -982,6 +1171,7 @@ impl Build {
             log: None,
             unchecked: Vec::new(),
             plan: Vec::new(),
+            graph: None,
             seconds: self.started.elapsed().as_secs_f64(),
             workers: self.request.workers,
             memory_bytes: self.request.memory_bytes,
@@ -1002,6 +1192,10 @@ struct Room {
     likely: u64,
     /// Whether the size of some source is not known.
     unknown: bool,
+    /// Bytes of the sources whose size is known.
+    sources: u64,
+    /// Bytes of sorted records that are put aside; part of `likely` where that is on the same file system.
+    spill: u64,
 }
 
 /// How what is there compares with what is asked for.

@@ -101,13 +101,16 @@ impl PartNames {
         (names.len() - 1) as u32
     }
 
+    /// A part's name.
+    pub(crate) fn name(&self, part: u32) -> String {
+        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = names.get(part as usize);
+        name.map_or("an unnamed source", String::as_str).to_owned()
+    }
+
     /// `name, record 7`.
     pub(crate) fn place(&self, part: u32, record: u64) -> String {
-        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = names
-            .get(part as usize)
-            .map_or("an unnamed source", String::as_str);
-        format!("{name}, record {record}")
+        format!("{}, record {record}", self.name(part))
     }
 }
 

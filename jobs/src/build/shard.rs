@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use bytes::Bytes;
 use prep_catalog::fingerprint::SequenceHash;
-use prep_dataflow::{BoxError, Record, Shard, ShardSink, ShardWriter, SplitTotals};
+use prep_dataflow::{BoxError, Record, Shard, ShardSink, ShardWriter, SplitTotals, trace};
 use prep_formats::array_record::{WriteOptions, Writer};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -27,7 +28,7 @@ use crate::build::graph::Carried;
 use crate::build::journal::{Entry, Journal};
 use crate::build::payload::{self, PartNames, Parts, Payloads};
 use crate::builder::Extent;
-use crate::monitor::Meter;
+use crate::monitor::{Meter, Monitor};
 
 /// Bytes that go to the writing thread at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -90,6 +91,7 @@ pub(crate) struct Shards {
     /// Totals of each split, known when the plan was made.
     pub(crate) totals: Arc<std::sync::OnceLock<Vec<SplitTotals>>>,
     pub(crate) meter: Arc<Meter>,
+    pub(crate) monitor: Arc<Monitor>,
     /// Where examples come from, for messages.
     pub(crate) parts: Arc<PartNames>,
     /// Payloads that stayed in their sources; `None` where the graph carries whole records.
@@ -120,6 +122,8 @@ impl Shards {
             path,
             journal: Arc::clone(&self.journal),
             meter: Arc::clone(&self.meter),
+            monitor: Arc::clone(&self.monitor),
+            started: Instant::now(),
             hash: SequenceHash::default(),
             parts: Arc::clone(&self.parts),
             payloads: self.payloads.clone(),
@@ -183,6 +187,8 @@ pub(crate) struct ShardFile {
     path: PathBuf,
     journal: Arc<Journal>,
     meter: Arc<Meter>,
+    monitor: Arc<Monitor>,
+    started: Instant,
     hash: SequenceHash,
     parts: Arc<PartNames>,
     payloads: Option<Arc<Payloads>>,
@@ -244,6 +250,15 @@ impl ShardFile {
         self.summary.max_key = self.last_key.map(hex::encode);
         self.journal.add(&Entry::Shard(self.summary.clone()))?;
         self.unfinished.0 = None;
+        let ShardSummary {
+            path,
+            records,
+            payload_bytes,
+            file_bytes,
+            ..
+        } = &self.summary;
+        self.monitor
+            .shard_written(path, self.started, *records, *payload_bytes, *file_bytes);
         Ok(self.summary)
     }
 }
@@ -431,6 +446,7 @@ impl Direct {
 
     fn finish(mut self) -> Result<WrittenFile> {
         self.sync.stop();
+        let _syncing = trace::span("write", "sync");
         self.file.sync_all()?;
         Ok(WrittenFile {
             bytes: self.bytes,
@@ -470,7 +486,7 @@ impl Pipe {
         let (give_back, spare) = channel();
         let thread = std::thread::Builder::new()
             .name("shard hash".to_owned())
-            .spawn(move || hash_and_write(file, &receiver, give_back))
+            .spawn(trace::carry(move || hash_and_write(file, &receiver, give_back)))
             .context("could not start a thread")?;
         Ok(Self {
             buffer: Vec::with_capacity(CHUNK_BYTES),
@@ -550,7 +566,7 @@ fn hash_and_write(
     let (sender, receiver) = sync_channel::<Vec<u8>>(MOST_CHUNKS);
     let writer = std::thread::Builder::new()
         .name("shard file".to_owned())
-        .spawn(move || write_file(&file, &receiver, &give_back))?;
+        .spawn(trace::carry(move || write_file(&file, &receiver, &give_back)))?;
     let mut sha256 = Sha256::new();
     let mut crc = crc_fast::Digest::new(CRC);
     let mut bytes = 0;
@@ -582,6 +598,7 @@ fn write_file(mut file: &File, chunks: &Receiver<Vec<u8>>, give_back: &Sender<Ve
         let _ = give_back.send(chunk);
     }
     sync.stop();
+    let _syncing = trace::span("write", "sync");
     file.sync_all()
 }
 

@@ -51,6 +51,7 @@ pub(crate) fn verify(
 }
 
 fn verify_shard(folder: &Path, shard: &mut ShardSummary, meter: &Meter, monitor: &Monitor) -> Result<()> {
+    let _span = monitor.span("verify", format!("verify {}", shard.path));
     let path = folder.join(&shard.path);
     let shown = path.display();
     let mut file = File::open(&path).with_context(|| format!("could not open {shown}"))?;

@@ -11,6 +11,7 @@ use crate::cli::job_args::{Action, JobArgs, run_job};
 use crate::cli::output::Usage;
 use crate::cli::{Global, Outcome};
 use crate::describe;
+use crate::monitor::{Monitor, Unit};
 use crate::readers::RecipeBuilder;
 use crate::recipe;
 use crate::resources::show_size;
@@ -50,18 +51,24 @@ pub(crate) struct Build {
 }
 
 pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
-    let request = request(args)?;
-    let monitor = Arc::clone(&request.monitor);
-    let name = request.builder.spec().name.clone();
+    let monitor = Monitor::new();
     let action = Action {
         verb: "build",
         doing: "building",
-        what: &name,
+        what: &args.recipe,
     };
     let outcome = run_job(action, &args.job, global, &monitor, describe::outcome, || {
+        // A recipe may be long, and is read in sight of the user too.
+        let meter = monitor.stage("recipe", Unit::Files, Some(1));
+        let mut request = request(args)?;
+        meter.set(1);
+        monitor.forget(&meter);
+        request.monitor = Arc::clone(&monitor);
         crate::build(request)
     })?;
-    if !args.job.json && !global.quiet {
+    if let (Some(format), Some(graph), false) = (args.job.explain, &outcome.graph, args.job.json) {
+        write!(io::stdout(), "{}", format.draw(graph))?;
+    } else if !args.job.json && !global.quiet {
         writeln!(io::stdout(), "{}", summary(&outcome))?;
     }
     Ok(if outcome.skipped > 0 && outcome.status == Status::Built {
@@ -84,7 +91,8 @@ fn request(args: &Build) -> Result<BuildRequest> {
         .on_error(job.on_error)
         .overwrite(job.overwrite)
         .check_sums(!args.no_checksum)
-        .dry_run(job.dry_run);
+        .dry_run(job.dry_run)
+        .explain(job.explain);
     request.catalog = args.catalog.clone();
     request.data_dir = args.data_dir.clone();
     request.shards = args.shards;

@@ -6,14 +6,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use prep_dataflow::trace::Trace;
+use prep_formats::store::{AtomicFile, Existing};
 use serde_json::{Value, json};
 
 use crate::build::OnError;
-use crate::cli::output::{Hinted, Usage};
-use crate::cli::progress::{Display, stage_json};
+use crate::cli::output::{Hinted, JobFailed, Usage, say};
+use crate::cli::progress::{Display, show_count};
 use crate::cli::{Global, stop};
 use crate::error::Cancelled;
-use crate::monitor::Monitor;
+use crate::explain::Graph;
+use crate::monitor::{Facts, Monitor, report_json};
 use crate::resources::{self, parse_size, show_size};
 
 /// Least memory budget: buffers of one worker, and a few of the largest examples of the built-in datasets.
@@ -41,12 +44,36 @@ pub(crate) struct JobArgs {
     /// Shows what would be done, and does nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Draws the job graph with estimated sizes, as text or for Graphviz (`--explain=dot`), and does nothing.
+    #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
+    pub(crate) explain: Option<Explain>,
+    /// Writes what ran when to this file, for Perfetto or `chrome://tracing`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
     /// Writes a JSON report of the run to this file, also when it fails.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
     /// One JSON object a line on stdout.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// How a job graph is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Explain {
+    /// Lines of text.
+    Text,
+    /// The language of Graphviz.
+    Dot,
+}
+
+impl Explain {
+    pub(crate) fn draw(self, graph: &Graph) -> String {
+        match self {
+            Self::Text => graph.text(),
+            Self::Dot => graph.dot(),
+        }
+    }
 }
 
 /// The flags of a job, checked.
@@ -58,7 +85,9 @@ pub(crate) struct JobSettings {
     pub(crate) spill_folder: Option<PathBuf>,
     pub(crate) on_error: OnError,
     pub(crate) overwrite: bool,
+    /// Also true to explain.
     pub(crate) dry_run: bool,
+    pub(crate) explain: bool,
 }
 
 impl JobArgs {
@@ -91,7 +120,8 @@ impl JobArgs {
             spill_folder: self.spill_dir.clone(),
             on_error,
             overwrite: self.overwrite,
-            dry_run: self.dry_run,
+            dry_run: self.dry_run || self.explain.is_some(),
+            explain: self.explain.is_some(),
         })
     }
 }
@@ -124,11 +154,11 @@ pub(crate) struct Action<'a> {
     pub(crate) what: &'a str,
 }
 
-/// Runs a job: stops it on signals, shows how far it is, writes its report. `describe` gives a result as JSON, for the report
-/// and the last line of `--json`.
+/// Runs a job: stops it on signals, shows how far it is, traces it, writes its report, says how it went. `describe` gives a
+/// result as JSON, for the report and the last line of `--json`.
 ///
 /// # Errors
-/// The job's, in the words of the command line; a report that cannot be written, where the job itself went well.
+/// The job's, in the words of the command line; a report or a trace that cannot be written, where the job itself went well.
 pub(crate) fn run_job<T>(
     action: Action<'_>,
     args: &JobArgs,
@@ -137,69 +167,217 @@ pub(crate) fn run_job<T>(
     describe: impl Fn(&T) -> Value,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    if let Some(path) = &args.report {
-        check_report(path)?;
+    for (what, path) in [("report", &args.report), ("trace", &args.trace)] {
+        if let Some(path) = path {
+            check_place(what, path)?;
+        }
+    }
+    if let Some(path) = &args.trace {
+        let trace = Trace::create(path, 0)
+            .with_context(|| format!("could not write the trace {}", path.display()))?;
+        monitor.set_trace(trace);
     }
     stop::on_signals(&monitor.switch())?;
+    let deadline = {
+        let (monitor, path, stopped) = (Arc::clone(monitor), args.report.clone(), Stopped::new(action));
+        stop::Deadline::start(monitor.switch(), move || {
+            let _ = monitor.trace().map(Trace::finish);
+            if let Some(path) = path {
+                let _ = write_report(
+                    &path,
+                    &failure("stopped", &stopped.what, &stopped.message, &monitor),
+                );
+            }
+            let text = "without waiting for what the system does not let go of";
+            say(format_args!(
+                "error: {}, {text}\nhint: {}",
+                stopped.message, stopped.hint
+            ));
+        })
+    };
     let result = {
         let _display = Display::start(monitor, args.json, global);
+        let _span = monitor.span("job", format!("{} {}", action.verb, action.what));
         work()
     };
-    let mut reported = Ok(());
+    drop(deadline);
+    let mut noted = Ok(());
+    if let (Some(trace), Some(path)) = (monitor.trace(), &args.trace) {
+        noted = trace
+            .finish()
+            .with_context(|| format!("could not write the trace {}", path.display()));
+    }
     if let Some(path) = &args.report {
         let report = match &result {
-            Ok(outcome) => describe(outcome),
-            Err(error) => json!({"status": "failed", "error": format!("{error:#}")}),
+            Ok(outcome) => with_facts(describe(outcome), monitor),
+            Err(error) => {
+                let cancelled = crate::error::find::<Cancelled>(error).is_some();
+                let status = if cancelled { "stopped" } else { "failed" };
+                failure(status, action.what, &format!("{error:#}"), monitor)
+            }
         };
-        reported = write_report(path, &with_stages(report, monitor));
+        noted = write_report(path, &report).and(noted);
     }
     // What became of the job matters more than its report.
     let outcome = result.map_err(|error| explain(error, action))?;
-    reported?;
+    noted?;
     if args.json {
-        let mut line = with_stages(describe(&outcome), monitor);
+        let mut line = with_facts(describe(&outcome), monitor);
         line["event"] = "done".into();
         writeln!(io::stdout(), "{line}")?;
+    } else if !global.quiet {
+        for line in summary_lines(&monitor.overview().facts) {
+            say(line);
+        }
     }
     Ok(outcome)
 }
 
-/// Refuses a report that could not be written, before any work is done.
-fn check_report(path: &Path) -> Result<()> {
+/// What is said of a job that was stopped.
+struct Stopped {
+    what: String,
+    message: String,
+    hint: String,
+}
+
+impl Stopped {
+    fn new(action: Action<'_>) -> Self {
+        let Action { doing, what, .. } = action;
+        Self {
+            what: what.to_owned(),
+            message: format!("stopped {doing} `{what}`, as asked"),
+            hint: format!("the same command goes on from here: {}", stop::command_line()),
+        }
+    }
+}
+
+/// How a job went, in a few lines for people; none where it did nothing.
+fn summary_lines(facts: &Facts) -> Vec<String> {
+    let mut lines = Vec::new();
+    let total = facts.shards_written + facts.shards_found;
+    if facts.shards_found > 0 || facts.sources_found > 0 {
+        let mut found = format!(
+            "skipped {} of {} finished shards",
+            show_count(facts.shards_found),
+            show_count(total)
+        );
+        if facts.shards_found == 0 {
+            found = format!("{} sources were there already", show_count(facts.sources_found));
+        } else if facts.sources_found > 0 {
+            found += &format!(" and {} fetched sources", show_count(facts.sources_found));
+        }
+        lines.push(format!("from an earlier run: {found}"));
+    }
+    if facts.shards_written > 0 {
+        let mut line = format!(
+            "wrote {} of records as {} in {} shards",
+            show_size(facts.payload_bytes),
+            show_size(facts.file_bytes),
+            show_count(facts.shards_written)
+        );
+        if facts.file_bytes > 0 {
+            let ratio = facts.payload_bytes as f64 / facts.file_bytes as f64;
+            line += &format!(", compression ratio {ratio:.2}");
+        }
+        if let Some(shard) = &facts.slowest_shard {
+            line += &format!("; slowest: {} in {:.1} s", shard.path, shard.seconds);
+        }
+        lines.push(line);
+    }
+    if total > 0 {
+        let mut line = format!("peak memory {}", show_size(facts.peak_resident_bytes));
+        if facts.peak_held_bytes > 0 {
+            line += &format!(
+                ", {} of it held by the job graph",
+                show_size(facts.peak_held_bytes)
+            );
+        }
+        if facts.spilled_bytes > 0 {
+            line += &format!("; spilled {}", show_size(facts.spilled_bytes));
+        }
+        if facts.retries > 0 {
+            line += &format!("; {} retries", show_count(facts.retries));
+        }
+        lines.push(line);
+    }
+    const MOST_SKIPPED: usize = 5;
+    let skipped = facts
+        .skipped_by
+        .iter()
+        .flat_map(|(split, inputs)| inputs.iter().map(move |(input, count)| (split, input, count)));
+    for (split, input, count) in skipped.clone().take(MOST_SKIPPED) {
+        lines.push(format!(
+            "left out {} damaged records of {input}, split `{split}`",
+            show_count(*count)
+        ));
+    }
+    let more = skipped.count().saturating_sub(MOST_SKIPPED);
+    if more > 0 {
+        lines.push(format!("and more of {more} other inputs; `--report` lists them"));
+    }
+    lines
+}
+
+/// Refuses a report or a trace that could not be written, before any work is done.
+fn check_place(what: &str, path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let shown = path.display();
     if path.is_dir() {
-        anyhow::bail!("could not write the report {shown}: it is a folder");
+        anyhow::bail!("could not write the {what} {shown}: it is a folder");
     }
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         anyhow::bail!(
-            "could not write the report {shown}: there is no folder {}",
+            "could not write the {what} {shown}: there is no folder {}",
             folder.display()
         );
     }
     Ok(())
 }
 
+/// Writes the report so that it is there whole or not at all.
 fn write_report(path: &Path, report: &Value) -> Result<()> {
-    std::fs::write(path, format!("{report:#}\n"))
-        .with_context(|| format!("could not write the report {}", path.display()))
+    let text = format!("{report:#}\n");
+    let shown = path.display();
+    // Pipes and devices take what they get.
+    if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        return std::fs::write(path, text).with_context(|| format!("could not write the report {shown}"));
+    }
+    let mut staging = path.as_os_str().to_owned();
+    staging.push(format!(".{}.tmp", std::process::id()));
+    AtomicFile::create(PathBuf::from(staging))
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())
+                .map_err(prep_formats::Error::io(path, "write"))?;
+            file.commit(path, Existing::Replace)
+        })
+        .with_context(|| format!("could not write the report {shown}"))
 }
 
-fn with_stages(mut report: Value, monitor: &Monitor) -> Value {
-    report["stages"] = monitor.stages().iter().map(stage_json).collect();
+/// The report of a job that did not end well.
+fn failure(status: &str, what: &str, error: &str, monitor: &Monitor) -> Value {
+    with_facts(json!({"status": status, "name": what, "error": error}), monitor)
+}
+
+/// Adds what the monitor knows; what the outcome says itself stays.
+fn with_facts(mut report: Value, monitor: &Monitor) -> Value {
+    if let (Some(report), Value::Object(facts)) = (report.as_object_mut(), report_json(&monitor.overview())) {
+        for (key, value) in facts {
+            report.entry(key).or_insert(value);
+        }
+    }
     report
 }
 
 fn explain(error: anyhow::Error, action: Action<'_>) -> anyhow::Error {
-    let Action { verb, doing, what } = action;
-    if crate::error::find::<Cancelled>(&error).is_some() {
-        return Hinted::new(
-            format!("stopped {doing} `{what}`, as asked"),
-            format!("the same command goes on from here: {}", stop::command_line()),
-        )
-        .into();
+    let Action { verb, what, .. } = action;
+    if crate::error::find::<Usage>(&error).is_some() {
+        return error;
     }
-    error.context(format!("could not {verb} `{what}`"))
+    if crate::error::find::<Cancelled>(&error).is_some() {
+        let stopped = Stopped::new(action);
+        return Hinted::new(stopped.message, stopped.hint).into();
+    }
+    error.context(JobFailed(format!("could not {verb} `{what}`")))
 }
 
 #[cfg(test)]
@@ -235,6 +413,53 @@ mod tests {
     }
 
     #[test]
+    fn the_summary_says_what_was_skipped_and_what_was_written() {
+        assert!(summary_lines(&Facts::default()).is_empty());
+        let mut facts = Facts {
+            shards_written: 212,
+            shards_found: 812,
+            payload_bytes: 3 << 20,
+            file_bytes: 1 << 20,
+            retries: 2,
+            ..Facts::default()
+        };
+        let inputs = (0..7).map(|index| (format!("{index}.tfrecord"), 1)).collect();
+        facts.skipped_by.insert("train".to_owned(), inputs);
+        let lines = summary_lines(&facts);
+        assert_eq!(
+            lines[0],
+            "from an earlier run: skipped 812 of 1,024 finished shards"
+        );
+        assert!(lines[1].contains("3.0 MiB of records as 1.0 MiB in 212 shards, compression ratio 3.00"));
+        assert!(lines[2].ends_with("; 2 retries"));
+        assert_eq!(
+            lines[3],
+            "left out 1 damaged records of 0.tfrecord, split `train`"
+        );
+        assert_eq!(
+            lines.last().unwrap(),
+            "and more of 2 other inputs; `--report` lists them"
+        );
+    }
+
+    #[test]
+    fn a_report_takes_the_place_of_an_old_one_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        let monitor = Monitor::new();
+        for status in ["one", "two"] {
+            write_report(&path, &failure(status, "a", "why", &monitor)).unwrap();
+            let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            assert_eq!(
+                (&report["status"], &report["retries"]),
+                (&status.into(), &0.into())
+            );
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        write_report(Path::new("/dev/null"), &Value::Null).unwrap();
+    }
+
+    #[test]
     fn flags_reach_the_settings() {
         let folder = tempfile::tempdir().unwrap();
         let spill = folder.path().to_str().unwrap();
@@ -251,7 +476,17 @@ mod tests {
         assert_eq!(settings.memory_bytes, 64 << 20);
         assert_eq!(settings.on_error, OnError::Skip(Some(3)));
         assert_eq!(settings.spill_folder.as_deref(), Some(folder.path()));
-        assert!(settings.overwrite && !settings.dry_run);
+        assert!(settings.overwrite && !settings.dry_run && !settings.explain);
+    }
+
+    #[test]
+    fn explaining_is_a_dry_run() {
+        for (flag, format) in [("--explain", Explain::Text), ("--explain=dot", Explain::Dot)] {
+            let job = Command::try_parse_from(["job", flag]).unwrap().job;
+            assert_eq!(job.explain, Some(format));
+            assert!(job.settings().unwrap().dry_run);
+        }
+        assert!(Command::try_parse_from(["job", "--explain=png"]).is_err());
     }
 
     #[test]

@@ -26,6 +26,8 @@ mod verify_dataset;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+pub(crate) use progress::show_count;
+
 use clap::{Args, Parser, Subcommand};
 
 /// How a command that did not fail ended.

@@ -11,6 +11,11 @@ pub(crate) use crate::error::Hinted;
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
+/// A job that failed, as a context of why: its causes are never about standard output.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct JobFailed(pub(crate) String);
+
 /// A line for people, on standard error. If nobody listens there (`2>&1 | head`), nobody is told: `eprintln!` would panic.
 pub(crate) fn say(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "{text}");
@@ -24,11 +29,13 @@ pub(crate) fn finish(result: anyhow::Result<Outcome>) -> u8 {
         Ok(Outcome::Skipped) => return 3,
         Err(error) => error,
     };
-    let closed_pipe = error.chain().any(|cause| {
-        cause
-            .downcast_ref::<io::Error>()
-            .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
-    });
+    // A job's own trouble with a connection is none of those who read our output.
+    let closed_pipe = crate::error::find::<JobFailed>(&error).is_none()
+        && error.chain().any(|cause| {
+            cause
+                .downcast_ref::<io::Error>()
+                .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+        });
     if closed_pipe {
         return 0;
     }

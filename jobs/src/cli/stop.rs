@@ -1,22 +1,86 @@
-//! Ctrl-C: a switch that commands look at, and the command line to give again.
+//! Ctrl-C and requests to end: a switch that commands look at, a deadline, and the command line to give again.
 
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Sets `stop` on Ctrl-C and on a request to end; a second one ends the process.
-pub(crate) fn on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
+/// How long a stopped job may take to end in order. Machines that are taken away give 30 s as a rule, and we promise 10.
+const GRACE: Duration = Duration::from_secs(8);
 
-    for signal in [SIGINT, SIGTERM] {
+/// Sets `stop` on Ctrl-C, on a request to end, and when the terminal goes away; a second one ends the process.
+pub(crate) fn on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // `nohup` wants the end of the terminal to mean nothing.
+        if signal == SIGHUP && is_ignored(signal) {
+            continue;
+        }
         // Registered first, so that it sees the switch as it was before this signal.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::<AtomicBool>::clone(stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(stop)))
             .context("could not listen for signals")?;
     }
     Ok(())
+}
+
+/// Whether this process was started with a signal ignored, where the system tells.
+fn is_ignored(signal: i32) -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, signal))
+}
+
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+/// Ends the process when a job that was stopped does not end in order in time, as it may be blocked in the system: in a sync to a
+/// slow disk, in a name that is not found. Nothing is lost by that: what is finished is journaled.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Deadline {
+    /// Watches the switch until dropped. `last_words` is called before the process ends.
+    pub(crate) fn start(stop: Arc<AtomicBool>, last_words: impl FnOnce() + Send + 'static) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&over);
+        let watch = move || {
+            let mut stopped: Option<Instant> = None;
+            while !ended.load(Ordering::Acquire) {
+                if stop.load(Ordering::Relaxed) {
+                    let since = *stopped.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= GRACE {
+                        last_words();
+                        std::process::exit(1);
+                    }
+                }
+                std::thread::park_timeout(Duration::from_millis(100));
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("deadline".to_owned())
+            .spawn(watch)
+            .ok();
+        Self { over, thread }
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
 }
 
 /// The command line of this process, for a shell.
@@ -59,6 +123,13 @@ impl<W: Write> Write for StoppingWriter<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_their_mask() {
+        let status = "Name:\tprep\nSigIgn:\t0000000000001001\nSigCgt:\t0\n";
+        assert!(ignores(status, 1) && ignores(status, 13));
+        assert!(!ignores(status, 2) && !ignores("", 1));
+    }
 
     #[test]
     fn words_are_quoted_for_a_shell() {

@@ -68,7 +68,10 @@ impl ChecksumThread {
                     bytes: source.bytes,
                     sha256,
                 }),
-                None => hash_file(&source.path, &monitor),
+                None => {
+                    let _span = monitor.span("checksum", format!("checksum {}", source.name));
+                    hash_file(&source.path, &monitor)
+                }
             };
             sources.iter().map(hash).collect()
         };

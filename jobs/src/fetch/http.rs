@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,8 @@ use crate::monitor::{Meter, Monitor};
 const BUFFER_BYTES: usize = 256 << 10;
 /// Longest pause between attempts, whatever a server asks for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// An attempt that brings so much counts as time well spent.
+const MUCH_BYTES: u64 = 1 << 20;
 /// How much of a web page is read to tell its size.
 const MOST_PAGE_BYTES: u64 = 4 << 20;
 
@@ -161,9 +163,12 @@ impl Client {
         let mut part = Part::open(folder, spec, url, &self.monitor)?;
         let mut resumed = part.bytes > 0;
         let mut failures = 0;
+        let mut retries = 0u64;
+        let mut lost = Duration::ZERO;
         loop {
             self.check()?;
             let before = part.bytes;
+            let began = Instant::now();
             meter.set(part.bytes);
             let failure = match self.attempt(url, &mut part, spec, strict, meter) {
                 Ok(()) => match self.finish(&mut part, folder, spec, strict, &shown) {
@@ -188,20 +193,34 @@ impl Client {
                 Failure::Transient { reason, wait } => (reason, wait),
             };
             failures = if part.bytes > before { 1 } else { failures + 1 };
-            if failures >= self.options.attempts {
+            // An attempt that brought much was not lost, however it ended.
+            if part.bytes - before.min(part.bytes) < MUCH_BYTES {
+                lost += began.elapsed();
+            }
+            let given_up = if failures >= self.options.attempts {
+                Some(format!("{failures} attempts without progress"))
+            } else if lost >= self.options.patience {
+                Some(format!("{} attempts in {:.0} s", retries + 1, lost.as_secs_f64()))
+            } else {
+                None
+            };
+            if let Some(given_up) = given_up {
                 return Err(Hinted::new(
-                    format!("could not fetch {shown}: {reason}; gave up after {failures} attempts without progress"),
+                    format!("could not fetch {shown}: {reason}; gave up after {given_up}"),
                     "the same command goes on from here; without internet, pass `--from` a folder that has the files",
                 )
                 .into());
             }
             resumed |= part.bytes > 0;
+            retries += 1;
+            self.monitor.retried();
             let pause = wait.unwrap_or_else(|| self.pause(failures)).min(LONGEST_PAUSE);
             self.monitor.warn(format!(
                 "{}: {reason}; trying again from byte {}",
                 spec.name, part.bytes
             ));
             self.rest(pause)?;
+            lost += pause;
         }
     }
 
@@ -277,10 +296,10 @@ impl Client {
                 ));
             }
             408 | 425 | 429 | 500 | 502 | 503 | 504 => {
-                let seconds = text(&headers, "retry-after").and_then(|wait| wait.parse().ok());
                 return Err(Failure::Transient {
                     reason: format!("the server says {status}"),
-                    wait: seconds.map(Duration::from_secs),
+                    wait: text(&headers, "retry-after")
+                        .and_then(|wait| retry_after(&wait, SystemTime::now())),
                 });
             }
             _ => return Err(Failure::Final(anyhow::anyhow!("the server says {status}"))),
@@ -482,6 +501,37 @@ fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.to_owned())
 }
 
+/// How long `Retry-After` asks to wait: seconds, or a date as in `Sun, 06 Nov 1994 08:49:37 GMT`. Source: RFC 9110, sections 10.2.3
+/// and 5.6.7; dates in the two forms that nobody writes any more are not read.
+fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
+    if let Ok(seconds) = text.trim().parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let mut words = text.trim().strip_suffix(" GMT")?.split([' ', ':']);
+    let _weekday = words.next()?;
+    let day: i64 = words.next()?.parse().ok()?;
+    let month = words.next()?;
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let month = MONTHS.iter().position(|name| *name == month)? as i64 + 1;
+    let mut number = || words.next()?.parse::<i64>().ok();
+    let (year, hour, minute, second) = (number()?, number()?, number()?, number()?);
+    if !(1970..10_000).contains(&year) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Days since 1970, counting years from March on, so that a leap day is the last of its year.
+    let (year, month) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
+    let seconds = days * 86_400 + hour.clamp(0, 24) * 3600 + minute.clamp(0, 60) * 60 + second.clamp(0, 60);
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).ok()?);
+    Some(then.duration_since(now).unwrap_or_default())
+}
+
 /// `bytes 100-199/200` as start and total.
 fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
     let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
@@ -561,4 +611,32 @@ fn other_size(spec: &SourceSpec, wanted: u64, found: &str) -> anyhow::Error {
         "get the right file elsewhere and pass `--from`, or take this one with `--no-checksum`",
     )
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_may_ask_to_wait_in_seconds_or_until_a_date() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let wait = |text: &str, now| retry_after(text, at(now)).map(|wait| wait.as_secs());
+        assert_eq!(wait("120", 0), Some(120));
+        assert_eq!(wait("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_700), Some(77));
+        assert_eq!(wait("Thu, 29 Feb 2024 00:00:00 GMT", 1_709_164_799), Some(1));
+        assert_eq!(wait("Thu, 01 Jan 1970 00:00:05 GMT", 0), Some(5));
+        // Long ago: at once.
+        assert_eq!(wait("Sun, 06 Nov 1994 08:49:37 GMT", 900_000_000), Some(0));
+        for text in [
+            "soon",
+            "",
+            "-1",
+            "Sun, 06 Foo 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 GMT",
+            "GMT",
+            "Sun, 06 Nov 0000 08:49:37 GMT",
+        ] {
+            assert_eq!(wait(text, 0), None, "{text}");
+        }
+    }
 }

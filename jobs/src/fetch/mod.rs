@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 
 use crate::builder::SourceSpec;
 use crate::error::Hinted;
-use crate::monitor::{Monitor, Unit};
+use crate::monitor::{Meter, Monitor, Unit};
 
 pub use checksum::{Checksum, ChecksumThread};
 pub(crate) use checksum::{compare, hash_file};
@@ -25,6 +25,10 @@ pub use http::Client;
 pub(crate) use http::shown;
 pub use locate::{Located, locate};
 
+/// From so many sources on, looking at them is a stage of its own.
+const MANY_SOURCES: usize = 1000;
+/// From so many downloads on, they are shown as one.
+const MANY_DOWNLOADS: usize = 17;
 /// Downloads that run at the same time.
 const PARALLEL_DOWNLOADS: usize = 4;
 
@@ -38,6 +42,8 @@ pub struct FetchOptions {
     pub pause: Duration,
     /// A connection that brings nothing for so long is dropped; default 30 s.
     pub stall: Duration,
+    /// How long one download may be spent on failures in all, pauses included; default 1 hour.
+    pub patience: Duration,
 }
 
 impl Default for FetchOptions {
@@ -46,6 +52,7 @@ impl Default for FetchOptions {
             attempts: 6,
             pause: Duration::from_millis(500),
             stall: Duration::from_secs(30),
+            patience: Duration::from_secs(3600),
         }
     }
 }
@@ -69,6 +76,15 @@ impl FetchOptions {
     #[must_use]
     pub fn stall(mut self, stall: Duration) -> Self {
         self.stall = stall;
+        self
+    }
+}
+
+impl FetchOptions {
+    /// Sets how long one download may be spent on failures in all.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
         self
     }
 }
@@ -107,19 +123,36 @@ pub fn fetch_all(
     let put =
         |index: usize, result| *results[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
     let mut remote = Vec::new();
+    let looking = (specs.len() >= MANY_SOURCES)
+        .then(|| monitor.stage("look at sources", Unit::Files, Some(specs.len() as u64)));
     for (index, (spec, place)) in specs.iter().zip(located).enumerate() {
+        if let Some(meter) = &looking {
+            monitor.check()?;
+            meter.add(1);
+        }
         match place {
             Located::File(path) => put(index, Ok(local(spec, path, strict)?)),
             Located::Url(url) => {
                 let path = folder.join(&spec.name);
                 match std::fs::metadata(&path) {
-                    Ok(_) => put(index, Ok(local(spec, &path, strict)?)),
+                    Ok(_) => {
+                        put(index, Ok(local(spec, &path, strict)?));
+                        monitor.sources_found(1);
+                    }
                     Err(_) => remote.push((index, spec, url)),
                 }
             }
         }
     }
+    if let Some(meter) = looking {
+        meter.finish();
+    }
     if !remote.is_empty() {
+        // So many bars would be none.
+        let all = (remote.len() >= MANY_DOWNLOADS).then(|| {
+            let total: Option<u64> = remote.iter().map(|(_, spec, _)| spec.bytes).sum();
+            monitor.stage("fetch", Unit::Bytes, total)
+        });
         let client = Client::new(options.clone(), Arc::clone(monitor))?;
         let queue = Mutex::new(remote.into_iter());
         let failed = std::sync::atomic::AtomicBool::new(false);
@@ -131,8 +164,12 @@ pub fn fetch_all(
                         while !failed.load(std::sync::atomic::Ordering::Relaxed) {
                             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
                             let Some((index, spec, url)) = next else { break };
-                            let meter =
-                                monitor.stage(format!("fetch {}", spec.name), Unit::Bytes, spec.bytes);
+                            let name = format!("fetch {}", spec.name);
+                            let _span = monitor.span("fetch", name.clone());
+                            let meter = match &all {
+                                Some(all) => Meter::part_of(all),
+                                None => monitor.stage(name, Unit::Bytes, spec.bytes),
+                            };
                             let result = client
                                 .download(url, folder, spec, strict, &meter)
                                 .and_then(|fetched| done(&fetched).map(|()| fetched));
@@ -158,6 +195,9 @@ pub fn fetch_all(
             });
             for worker in workers {
                 let _ = worker.join();
+            }
+            if let Some(all) = &all {
+                all.finish();
             }
             finished.store(true, std::sync::atomic::Ordering::Relaxed);
             watcher.thread().unpark();
