@@ -533,7 +533,9 @@ fn a_silent_process_is_lost_within_seconds() {
         match result.unwrap_err() {
             Error::Lost { process, reason, .. } => {
                 assert_eq!(process, other);
-                assert!(reason.contains("nothing was heard"), "{reason}");
+                // Whoever notices first hangs up.
+                let told = ["nothing was heard", "closed the connection", "broke"];
+                assert!(told.iter().any(|told| reason.contains(told)), "{reason}");
             }
             error => panic!("{error}"),
         }
