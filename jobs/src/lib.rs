@@ -11,6 +11,7 @@
 //! | [`fetch`], [`archive`] | sources onto this machine; archives as streams |
 //! | [`build`](mod@build) | staging, the job graph, publishing |
 //! | [`convert`](mod@convert) | record files to ArrayRecord shards |
+//! | [`cluster`], [`team`] | several processes that do one job |
 //! | [`tfds`] | order and shards as TFDS |
 //! | [`describe`] | datasets and builds as JSON |
 //! | [`explain`] | what a job would do, drawn |
@@ -27,6 +28,7 @@ pub mod archive;
 pub mod build;
 pub mod builder;
 pub mod cli;
+pub mod cluster;
 pub mod convert;
 pub mod describe;
 pub mod error;
@@ -36,6 +38,7 @@ pub mod monitor;
 pub mod readers;
 pub mod recipe;
 pub mod resources;
+pub mod team;
 pub mod tfds;
 
 pub use build::{BuildOutcome, BuildRequest, OnError, build, shard_file_name};

@@ -11,6 +11,7 @@ mod convert;
 mod from_catalog;
 mod inspect;
 mod job_args;
+mod launch;
 mod list;
 mod load;
 mod output;
@@ -39,6 +40,8 @@ pub enum Outcome {
     No,
     /// Exit code 3: finished, with records skipped.
     Skipped,
+    /// The exit code of commands that this one ran.
+    Exit(u8),
 }
 
 /// Turns raw datasets into indexed ArrayRecord shards, keeps a catalog of them, and streams batches by name.
@@ -66,6 +69,7 @@ pub struct Global {
 enum Command {
     Build(build::Build),
     Convert(convert::Convert),
+    Launch(launch::Launch),
     List(list::List),
     Show(show::Show),
     Cat(cat::Cat),
@@ -94,6 +98,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let result = match &cli.command {
         Command::Build(args) => build::run(args, global),
         Command::Convert(args) => convert::run(args, global),
+        Command::Launch(args) => launch::run(args, global),
         Command::List(args) => list::run(args, global),
         Command::Show(args) => show::run(args, global),
         Command::Cat(args) => cat::run(args, global),

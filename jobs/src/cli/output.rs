@@ -27,6 +27,7 @@ pub(crate) fn finish(result: anyhow::Result<Outcome>) -> u8 {
         Ok(Outcome::Done) => return 0,
         Ok(Outcome::No) => return 1,
         Ok(Outcome::Skipped) => return 3,
+        Ok(Outcome::Exit(code)) => return code,
         Err(error) => error,
     };
     // A job's own trouble with a connection is none of those who read our output.
