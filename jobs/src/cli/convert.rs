@@ -32,8 +32,10 @@ pub(crate) struct Convert {
     #[arg(long, value_name = "NAME", default_value = "data")]
     name: String,
     /// Number of shards: a number, `same` (one for each input), or `auto` (64 MiB to 1 GiB each, as TFDS).
-    #[arg(long, value_name = "N|auto|same", default_value = "auto")]
-    shards: String,
+    ///
+    /// Default: `auto`; for a TFDS folder `same`.
+    #[arg(long, value_name = "N|auto|same")]
+    shards: Option<String>,
     /// As many shards as keep each below this size of its records, on average.
     #[arg(long, value_name = "SIZE", conflicts_with = "shards")]
     max_shard_size: Option<String>,
@@ -102,15 +104,16 @@ fn request(args: &Convert) -> Result<ConvertRequest> {
     }
     let mut request = ConvertRequest::new(inputs, output);
     request.name.clone_from(&args.name);
-    request.shards = match &args.max_shard_size {
-        Some(size) => {
+    request.shards = match (&args.max_shard_size, &args.shards) {
+        (Some(size), _) => {
             let bytes = usage("max-shard-size", parse_size(size))?;
             if bytes == 0 {
                 return Err(Usage("`--max-shard-size` is 0".to_owned()).into());
             }
-            Shards::MaxBytes(bytes)
+            Some(Shards::MaxBytes(bytes))
         }
-        None => usage("shards", Shards::parse(&args.shards))?,
+        (None, Some(text)) => Some(usage("shards", Shards::parse(text))?),
+        (None, None) => None,
     };
     request.order = usage("order", Order::parse(&args.order))?;
     if let Some(text) = &args.options {
@@ -280,7 +283,7 @@ mod tests {
         .unwrap();
         assert_eq!(request.inputs, ["in", "out"]);
         assert_eq!(request.output.to_str(), Some("more"));
-        assert_eq!((request.shards, request.limit), (Shards::Same, Some(5)));
+        assert_eq!((request.shards, request.limit), (Some(Shards::Same), Some(5)));
         assert_eq!(request.order, Order::Key("label".into()));
         assert_eq!(request.dedup, Some(Dedup::Feature("x".into())));
         assert_eq!(request.on_error, OnError::Skip(Some(3)));

@@ -170,6 +170,7 @@ impl Shards {
         let mut file = ShardFile::create(path, &job.options, job.sha256, Some(&self.finisher))?;
         let mut summary = ShardSummary {
             index,
+            split: shard.split,
             path: shard.path.clone(),
             ..ShardSummary::default()
         };

@@ -463,7 +463,7 @@ impl Expression {
                 };
                 let order = compare(&a, &b).map_err(|()| {
                     format!(
-                        "`{self}` compares {left}, which is {}, with {right}, which is {}",
+                        "the filter compares {left}, which is {}, with {right}, which is {}",
                         a.kind(),
                         b.kind()
                     )
@@ -480,7 +480,7 @@ impl Expression {
                     };
                     let order = compare(&a, &b).map_err(|()| {
                         format!(
-                            "`{self}` compares {left}, which is {}, with {right}, which is {}",
+                            "the filter compares {left}, which is {}, with {right}, which is {}",
                             a.kind(),
                             b.kind()
                         )

@@ -326,7 +326,7 @@ fn expand(pattern: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn local(path: &Path) -> Result<InputFile> {
+pub(crate) fn local(path: &Path) -> Result<InputFile> {
     let shown = path.display().to_string();
     let metadata = std::fs::metadata(path).with_context(|| format!("could not open the input {shown}"))?;
     if metadata.is_dir() {

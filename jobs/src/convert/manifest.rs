@@ -52,6 +52,11 @@ pub(crate) struct ConvertedShard {
 }
 
 impl Converted {
+    /// Damaged records left out, of all inputs.
+    pub(crate) fn skipped(&self) -> u64 {
+        self.inputs.iter().map(|input| input.skipped).sum()
+    }
+
     /// Reads the manifest of a folder; `None` where there is none that this version understands.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(MANIFEST_FILE);

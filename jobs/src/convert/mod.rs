@@ -20,6 +20,7 @@
 mod crew;
 mod fast;
 pub(crate) mod filter;
+mod general;
 mod inputs;
 mod job;
 mod journal;
@@ -28,9 +29,10 @@ mod manifest;
 mod plan;
 mod read;
 mod shard;
+mod tfds;
 pub(crate) mod transform;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,6 +53,7 @@ use crate::convert::ledger::{Ledger, advise};
 use crate::convert::manifest::{Converted, ConvertedInput, ConvertedShard, FORMAT};
 use crate::convert::plan::{Count, Plan, ShardCount, Split};
 use crate::convert::shard::ShardSummary;
+use crate::convert::tfds::TfdsFolder;
 use crate::convert::transform::{Transform, check_names};
 use crate::error::{Cancelled, Hinted};
 use crate::monitor::{Monitor, Unit};
@@ -174,8 +177,8 @@ pub struct ConvertRequest {
     pub output: PathBuf,
     /// What the shards are called.
     pub name: String,
-    /// How many there are.
-    pub shards: Shards,
+    /// How many there are; `None` for [`Shards::Auto`], and [`Shards::Same`] of a TFDS folder.
+    pub shards: Option<Shards>,
     /// In which order the records are written.
     pub order: Order,
     /// Options of the shards, as Google's writer takes them; `None` for the default.
@@ -217,7 +220,7 @@ impl ConvertRequest {
             inputs,
             output: output.into(),
             name: "data".to_owned(),
-            shards: Shards::Auto,
+            shards: None,
             order: Order::Source,
             options: None,
             filter: None,
@@ -242,7 +245,7 @@ impl ConvertRequest {
         json!({
             "revision": OUTPUT_REVISION,
             "name": self.name,
-            "shards": match self.shards {
+            "shards": match self.shards.unwrap_or_default() {
                 Shards::Auto => "auto".to_owned(),
                 Shards::Same => "same".to_owned(),
                 Shards::Number(number) => number.to_string(),
@@ -377,6 +380,7 @@ struct Conversion {
     filter: Option<filter::Expression>,
     inputs: Vec<InputFile>,
     splits: Vec<Split>,
+    tfds: Option<TfdsFolder>,
     /// What decides the output, inputs apart.
     canonical: serde_json::Value,
     output: PathBuf,
@@ -391,7 +395,7 @@ struct Removed {
 }
 
 impl Conversion {
-    fn new(request: ConvertRequest) -> Result<Self> {
+    fn new(mut request: ConvertRequest) -> Result<Self> {
         check_name(&request.name)?;
         let options = WriteOptions::parse(request.options.as_deref().unwrap_or("group_size:1,zstd:3"))?;
         let filter = match &request.filter {
@@ -404,15 +408,25 @@ impl Conversion {
             None => None,
         };
         let output = absolute_output(&request.output)?;
-        let (inputs, splits) = match inputs::find(&request.inputs, &output)? {
+        let (inputs, splits, tfds) = match inputs::find(&request.inputs, &output)? {
             Found::Files(files) => {
                 let splits = vec![Split::single(&request.name, files.len())];
-                (files, splits)
+                (files, splits, None)
             }
-            Found::Tfds(folder) => bail!("{} is a TFDS folder", folder.display()),
+            Found::Tfds(folder) => {
+                if request.limit.is_some() {
+                    return Err(Hinted::new(
+                        format!("`--limit` has no meaning for {}, a TFDS folder", folder.display()),
+                        "its splits are converted whole; for some records of one, name its files by a pattern",
+                    )
+                    .into());
+                }
+                let (tfds, files, splits) = TfdsFolder::open(&folder)?;
+                (files, splits, Some(tfds))
+            }
         };
-        if filter.is_some() || request.dedup.is_some() || request.order != Order::Source {
-            bail!("`--filter`, `--dedup` and `--order` are not available yet");
+        if tfds.is_some() && request.shards.is_none() {
+            request.shards = Some(Shards::Same);
         }
         let canonical = request.canonical(&options, filter.as_ref());
         Ok(Self {
@@ -421,6 +435,7 @@ impl Conversion {
             filter,
             inputs,
             splits,
+            tfds,
             canonical,
             output,
             started: Instant::now(),
@@ -631,8 +646,16 @@ impl Conversion {
         let ledger = Ledger::new(self.request.on_error, self.inputs.len(), monitor);
         let plan = Arc::new(self.plan(staging, &ledger)?);
         let out = staging.out();
-        let found = fast::finished(&out, &plan, entries);
-        remove_strangers(&out, &plan, &found)?;
+        let (found, earlier) = if self.is_general() {
+            (HashMap::new(), entries)
+        } else {
+            (fast::finished(&out, &plan, entries), Vec::new())
+        };
+        let kept = found
+            .values()
+            .chain(&earlier)
+            .map(|summary| summary.path.as_str());
+        remove_strangers(&out, kept.collect())?;
         if !found.is_empty() {
             monitor.note(format!(
                 "{} of {} shards are there already, from a run that was interrupted",
@@ -676,19 +699,56 @@ impl Conversion {
             spilled_bytes: AtomicU64::new(0),
         });
         self.tell_compressed();
-        let (mut summaries, removed) = (fast::run(&job, &found)?, Removed::default());
+        let mut removed = Removed::default();
+        let mut shards_found = found.len() as u64;
+        let mut summaries = if self.is_general() {
+            let finished = general::run(&job, &Arc::new(self.wish()), earlier)?;
+            removed.filtered = finished.filtered;
+            removed.duplicates = finished.duplicates;
+            shards_found = finished.found;
+            if shards_found > 0 {
+                monitor.note(format!(
+                    "{shards_found} of {} shards were there already, from a run that was interrupted",
+                    finished.summaries.len()
+                ));
+            }
+            remove_strangers(
+                &out,
+                finished
+                    .summaries
+                    .iter()
+                    .map(|summary| summary.path.as_str())
+                    .collect(),
+            )?;
+            finished.summaries
+        } else {
+            fast::run(&job, &found)?
+        };
         job.meter.finish();
         job.verify_meter.finish();
-        let shards_found = found.len() as u64;
         summaries.extend(found.into_values());
         summaries.sort_by_key(|summary| summary.index);
         if let Some(transform) = &transform {
             let mut names = transform.names();
             names.extend(summaries.iter().flat_map(|summary| summary.names.clone()));
-            check_names(transform.wanted(), &names)?;
+            names.sort();
+            names.dedup();
+            let wished = self.wish().features();
+            let wished = wished.iter().map(|(flag, name)| (*flag, name.as_str()));
+            check_names(transform.wanted().chain(wished), &names)?;
         }
         monitor.check()?;
         let converted = self.converted(&job, &summaries, removed)?;
+        if let Some(tfds) = &self.tfds {
+            let is_same = transform.is_none() && !self.is_general();
+            let records: Vec<_> = converted
+                .inputs
+                .iter()
+                .map(|input| (input.records, input.skipped))
+                .collect();
+            tfds.check(&self.inputs, &records)?;
+            tfds.write(&out, &summaries, is_same && converted.skipped() == 0)?;
+        }
         converted.write(&out)?;
         self.publish(&out)?;
         let mut outcome = self.outcome(ConvertStatus::Converted, &converted);
@@ -723,7 +783,8 @@ impl Conversion {
     }
 
     fn transform(&self) -> Result<Option<Transform>> {
-        if self.request.select.is_none() && self.request.rename.is_empty() && self.filter.is_none() {
+        let is_idle = self.request.select.is_none() && self.request.rename.is_empty();
+        if is_idle && self.wish().features().is_empty() {
             return Ok(None);
         }
         Transform::new(self.request.select.as_deref(), &self.request.rename).map(Some)
@@ -741,7 +802,9 @@ impl Conversion {
             return Ok(plan);
         }
         let shards = self.shard_count();
-        let plan = if shards == ShardCount::Same && self.request.limit.is_none() {
+        let plan = if self.is_general() {
+            general::plan(self.inputs.clone(), self.count(ledger)?, self.splits.clone())
+        } else if shards == ShardCount::Same && self.request.limit.is_none() {
             plan::one_to_one(self.inputs.clone(), self.splits.clone())
         } else {
             let counts = self.count(ledger)?;
@@ -758,8 +821,23 @@ impl Conversion {
         Ok(plan)
     }
 
+    /// Whether records have to go through a sort.
+    fn is_general(&self) -> bool {
+        self.filter.is_some() || self.request.dedup.is_some() || self.request.order != Order::Source
+    }
+
+    fn wish(&self) -> general::Wish {
+        general::Wish {
+            order: self.request.order.clone(),
+            filter: self.filter.clone(),
+            dedup: self.request.dedup.clone(),
+            limit: self.request.limit,
+            shards: self.shard_count(),
+        }
+    }
+
     fn shard_count(&self) -> ShardCount {
-        match self.request.shards {
+        match self.request.shards.unwrap_or_default() {
             Shards::Auto => ShardCount::Auto,
             Shards::Same => ShardCount::Same,
             Shards::Number(number) => ShardCount::Number(number),
@@ -1018,12 +1096,8 @@ fn is_bare(root: &Path) -> bool {
     is_empty(root.join("journal-0.jsonl")) && !root.join("plan.json").exists()
 }
 
-/// Removes files of shards that are not in the plan, or not finished.
-fn remove_strangers(out: &Path, plan: &Plan, found: &HashMap<usize, ShardSummary>) -> Result<()> {
-    let kept: std::collections::HashSet<&str> = found
-        .keys()
-        .map(|index| plan.shards[*index].path.as_str())
-        .collect();
+/// Removes files of shards that are not to be kept.
+fn remove_strangers(out: &Path, kept: HashSet<&str>) -> Result<()> {
     for entry in std::fs::read_dir(out).with_context(|| format!("could not list {}", out.display()))? {
         let entry = entry.with_context(|| format!("could not list {}", out.display()))?;
         if !kept.contains(entry.file_name().to_string_lossy().as_ref()) {

@@ -37,6 +37,8 @@ pub(crate) struct InputSum {
 pub(crate) struct ShardSummary {
     /// Its place in the plan.
     pub(crate) index: usize,
+    /// The split that it belongs to.
+    pub(crate) split: usize,
     pub(crate) path: String,
     pub(crate) records: u64,
     /// Payload bytes.
@@ -48,6 +50,9 @@ pub(crate) struct ShardSummary {
     pub(crate) sums: Vec<InputSum>,
     /// Records of each input, where they were not counted before: (input, records, damaged ones).
     pub(crate) counts: Vec<(usize, u64, u64)>,
+    /// Of a shard of sorted records: (row, records, bytes) of all rows. With them unchanged, it would be the same again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) stamp: Vec<(usize, u64, u64)>,
     /// Names of features that were seen until it was finished.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) names: Vec<String>,
