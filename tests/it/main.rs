@@ -1,5 +1,6 @@
 //! End-to-end tests.
 
 mod builds;
+mod convert;
 mod files;
 mod load;
