@@ -87,6 +87,15 @@ impl ClusterArgs {
         Ok(Some(cluster))
     }
 
+    /// Which process this is, where there are several; nobody is asked.
+    ///
+    /// # Errors
+    /// Flags, files or variables that make no cluster.
+    pub fn index(&self) -> Result<Option<usize>> {
+        let variables = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Ok(self.members(&variables)?.map(|members| members.index))
+    }
+
     fn members(&self, variables: Variables<'_>) -> Result<Option<Members>> {
         if let Some(path) = &self.hosts {
             let text = std::fs::read_to_string(path)

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use prep_dataflow::Cluster;
 use rustix::fs::FlockOperation;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use crate::error::Hinted;
 use crate::monitor::Monitor;
@@ -217,6 +217,14 @@ impl Team {
         Ok(InFolder { _lock: None })
     }
 
+    /// On the leader, when it has the folder to itself: waits until nobody of an earlier run works there any more.
+    ///
+    /// # Errors
+    /// The folder cannot be used, or the job was stopped.
+    pub fn clear_folder(&self, folder: &Path, monitor: &Monitor) -> Result<()> {
+        self.lead_into(folder, &folder.join("team"), monitor).map(drop)
+    }
+
     /// Leaves a token that processes of an earlier run don't know, and waits until they have gone.
     fn lead_into(&self, folder: &Path, token_path: &Path, monitor: &Monitor) -> Result<String> {
         let mut bytes = [0; 16];
@@ -272,13 +280,19 @@ impl Team {
             let entered = self.try_to_follow(&path, token_path, token);
             match entered {
                 Ok(Some(entered)) => return Ok(entered),
-                Ok(None) | Err(_) if Instant::now() < deadline => {
+                Ok(None) | Err(_) if Instant::now() < deadline && !self.has_failed() => {
                     std::thread::sleep(Duration::from_millis(20))
                 }
                 Ok(None) => return Err(anyhow!("it does not see there what process 0 has written")),
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.cluster
+            .as_ref()
+            .is_some_and(|cluster| cluster.failure().is_some())
     }
 
     fn try_to_follow(&self, path: &PathBuf, token_path: &Path, token: &str) -> Result<Option<InFolder>> {
@@ -329,15 +343,6 @@ impl Drop for Watch {
 #[derive(Debug)]
 pub struct InFolder {
     _lock: Option<File>,
-}
-
-/// What the graph of one process ended with, for the leader.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Ended<T> {
-    /// What it counted, where it went well.
-    pub(crate) counts: Option<T>,
-    /// Why it has to be run again, where it has.
-    pub(crate) start_over: Option<String>,
 }
 
 /// An error of the cluster, with advice.

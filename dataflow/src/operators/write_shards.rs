@@ -42,6 +42,9 @@ pub trait ShardSink: Send + Sync + 'static {
     /// Any error ends the job.
     fn open(&self, shard: &Shard) -> Result<Self::Writer, BoxError>;
 
+    /// Told once on each worker of each process, before any shard is opened: how much each split holds. Default: nothing.
+    fn begin(&self, _totals: &[SplitTotals]) {}
+
     /// Whether a shard was already finished by an earlier, interrupted job: then it isn't written again, and none of its records move.
     /// Asked once for each shard, on worker 0, before any shard is opened. Default: no.
     ///
@@ -199,6 +202,7 @@ impl<'scope> Sorted<'scope> {
         let wake = scope.worker().sync_activator_for(address.to_vec());
         let shares = graph.shares.clone();
         let (mine, place_job, place_stage) = (shared.clone(), job.clone(), stage.clone());
+        let begin = sink.clone();
         let account = graph.progress().account();
         builder.build(move |mut capabilities| {
             let mut capability = capabilities.pop();
@@ -208,6 +212,7 @@ impl<'scope> Sorted<'scope> {
                 let shares = shares.get();
                 decisions.for_each(|_, decisions| {
                     for (_, decision) in decisions.drain(..) {
+                        begin.begin(&sums(&decision.totals));
                         let schedule = Rc::new(Schedule::new(&decision, index, shares.replay_bytes));
                         let mut mine = mine.borrow_mut();
                         let run = mine.run.take().expect("a worker counts before worker 0 decides");
@@ -382,6 +387,16 @@ struct Planner<K, P> {
     counts: Vec<Counts>,
 }
 
+/// What all workers together hold of each split.
+fn sums(totals: &[Vec<SplitTotals>]) -> Vec<SplitTotals> {
+    let mut sums = vec![SplitTotals::default(); totals.first().map_or(0, Vec::len)];
+    for (sum, part) in totals.iter().flat_map(|totals| totals.iter().enumerate()) {
+        sums[sum].records += part.records;
+        sums[sum].bytes += part.bytes;
+    }
+    sums
+}
+
 impl<K: ShardSink, P> Planner<K, P> {
     fn decide<E>(&mut self) -> Result<(Decision, Found<K>), Error>
     where
@@ -392,11 +407,7 @@ impl<K: ShardSink, P> Planner<K, P> {
         let found = self.counts.iter().map(|(_, _, duplicate)| *duplicate);
         refuse(&self.sort_stage, self.duplicates, found)?;
         let totals: Vec<Vec<SplitTotals>> = self.counts.drain(..).map(|(_, totals, _)| totals).collect();
-        let mut sums = vec![SplitTotals::default(); totals.first().map_or(0, Vec::len)];
-        for (sum, part) in totals.iter().flat_map(|totals| totals.iter().enumerate()) {
-            sums[sum].records += part.records;
-            sums[sum].bytes += part.bytes;
-        }
+        let sums = sums(&totals);
         let plans = (self.plan)(&sums).map_err(|error| Error::stage(&self.stage, error))?;
         let bad = |split, reason| Error::Plan {
             stage: self.stage.to_string(),

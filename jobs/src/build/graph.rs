@@ -14,13 +14,15 @@ use prep_dataflow::{
     BoxError, Cancel, Collected, Error, Options, Record, SortOptions, SplitPlan, SplitTotals, Weigh, trace,
 };
 use prep_formats::features::{Feature, Features};
+use serde::{Deserialize, Serialize};
 
 use crate::build::OnError;
 use crate::build::payload::{self, PartNames, Payloads};
 use crate::build::shard::{ShardSummary, Shards};
-use crate::builder::{Builder, Input, Output, OutputSink, Raw, Source};
+use crate::builder::{Builder, Input, Output, OutputSink, Raw, Source, StartOver};
 use crate::error::{Cancelled, Hinted};
 use crate::monitor::{Meter, Monitor, Unit};
+use crate::team::{self, Team};
 use crate::tfds::{self, KeyHasher};
 
 /// Examples that a reading thread hands over at a time, and how many bytes.
@@ -41,6 +43,10 @@ pub(crate) struct Plan {
     pub(crate) memory_bytes: usize,
     pub(crate) spill_folder: std::path::PathBuf,
     pub(crate) monitor: Arc<Monitor>,
+    /// The processes that run it together.
+    pub(crate) team: Team,
+    /// Whether a reader that learned better may have it run again.
+    pub(crate) may_restart: bool,
 }
 
 /// What the graph of a build leaves behind.
@@ -164,6 +170,9 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     if let Some(trace) = monitor.trace() {
         options = options.trace(trace.clone());
     }
+    if let Some(cluster) = plan.team.cluster() {
+        options = options.cluster(cluster.clone());
+    }
 
     let totals: Arc<OnceLock<Vec<SplitTotals>>> = Arc::clone(&plan.shards.totals);
     let num_inputs = plan.builder.inputs().len();
@@ -236,25 +245,138 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     watcher.thread().unpark();
     let _ = watcher.join();
     drop(watched);
-    result.map_err(|error| translate(error, &ledger, &spec))?;
+    let counts = settle(&plan.team, plan.may_restart, result, &ledger, &spec, &progress)?;
     encode_meter.finish();
 
     let mut written = collected.take();
     written.sort_by_key(|written| (written.shard.split, written.shard.index));
     let found = written.iter().filter(|written| written.found).count() as u64;
-    let class_names = std::mem::take(&mut *ledger.class_names.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(Finished {
         shards: written.into_iter().map(|written| written.summary).collect(),
         found,
+        skipped: counts.skipped,
+        class_names: counts.class_names,
+        peak_held_bytes: counts.peak_held_bytes,
+        spilled_bytes: counts.spilled_bytes,
+    })
+}
+
+/// What a process counts beside the shards.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Counts {
+    skipped: Vec<u64>,
+    class_names: Vec<(String, Vec<String>)>,
+    peak_held_bytes: u64,
+    spilled_bytes: u64,
+}
+
+/// How the graph ended in one process.
+#[derive(Debug, Serialize, Deserialize)]
+enum Ended {
+    Well(Counts),
+    /// Why it has to be run again, where that is all; and what the process called its inputs, for the leader's message.
+    Badly(Option<String>, Vec<String>),
+}
+
+/// Agrees with the other processes on how the graph ended: well, or to be run again by all, or with an error. The leader gets the counts of all
+/// processes, the others their own.
+fn settle(
+    team: &Team,
+    may_restart: bool,
+    result: Result<prep_dataflow::Report, Error>,
+    ledger: &Ledger,
+    spec: &crate::builder::DatasetSpec,
+    progress: &prep_dataflow::Progress,
+) -> Result<Counts> {
+    let own = Counts {
         skipped: ledger
             .skipped
             .iter()
             .map(|count| count.load(Ordering::Relaxed))
             .collect(),
-        class_names,
+        class_names: std::mem::take(&mut *ledger.class_names.lock().unwrap_or_else(PoisonError::into_inner)),
         peak_held_bytes: progress.peak_held_bytes(),
         spilled_bytes: progress.spilled_bytes(),
-    })
+    };
+    let ended = match &result {
+        Ok(_) => Ended::Well(own.clone()),
+        Err(error) => Ended::Badly(start_over(error), ledger.parts.own()),
+    };
+    let told = team.gather(ended).and_then(|all| {
+        let Some(all) = all else {
+            return Ok((team.hear::<Option<String>>()?, own));
+        };
+        let mut again = None;
+        let mut counts = Counts {
+            skipped: vec![0; ledger.skipped.len()],
+            ..Counts::default()
+        };
+        for (process, ended) in all.into_iter().enumerate() {
+            match ended {
+                Ended::Well(theirs) => counts.add(theirs),
+                Ended::Badly(reason, names) => {
+                    ledger.parts.learn(process, names);
+                    again = again.or(reason.filter(|_| may_restart));
+                }
+            }
+        }
+        team.tell(&again)?;
+        Ok((again, counts))
+    });
+    let (again, counts) = match (told, result) {
+        // Where a process was lost, the graph says so as well as this does.
+        (_, Err(error)) if start_over(&error).is_none() && !is_elsewhere(&error) => {
+            return Err(translate(error, ledger, spec));
+        }
+        (Err(error), result) => {
+            return Err(result.err().map_or(error, |error| translate(error, ledger, spec)));
+        }
+        (Ok((None, _)), Err(error)) => return Err(translate(error, ledger, spec)),
+        (Ok((again, counts)), _) => (again, counts),
+    };
+    if let Some(reason) = again {
+        return Err(StartOver { reason }.into());
+    }
+    let skipped: u64 = counts.skipped.iter().sum();
+    if let OnError::Skip(Some(most)) = ledger.on_error
+        && skipped > most
+    {
+        let hint = "raise the number after `skip:`, or get the source again";
+        let message = format!("{skipped} records are damaged, more than may be skipped");
+        return Err(Hinted::new(message, hint).into());
+    }
+    Ok(counts)
+}
+
+/// Whether an error is what another process says.
+fn is_elsewhere(error: &Error) -> bool {
+    matches!(error, Error::Remote { .. })
+}
+
+/// Why a reader wants to begin anew.
+fn start_over(error: &Error) -> Option<String> {
+    let Error::Stage { source, .. } = error else {
+        return None;
+    };
+    let carried = source.downcast_ref::<Carried>()?;
+    Some(crate::error::find::<StartOver>(&carried.0)?.reason.clone())
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        for (sum, count) in self.skipped.iter_mut().zip(other.skipped) {
+            *sum += count;
+        }
+        // All processes that know the names of a class have them from the same sources.
+        for (feature, names) in other.class_names {
+            if !self.class_names.iter().any(|(known, _)| *known == feature) {
+                self.class_names.push((feature, names));
+            }
+        }
+        self.class_names.sort();
+        self.peak_held_bytes = self.peak_held_bytes.max(other.peak_held_bytes);
+        self.spilled_bytes += other.spilled_bytes;
+    }
 }
 
 /// One sink for all workers.
@@ -266,6 +388,11 @@ impl prep_dataflow::ShardSink for SharedShards {
 
     fn open(&self, shard: &prep_dataflow::Shard) -> Result<Self::Writer, BoxError> {
         self.0.open(shard)
+    }
+
+    fn begin(&self, totals: &[SplitTotals]) {
+        // The planner of worker 0 has done it already.
+        let _ = self.0.totals.set(totals.to_vec());
     }
 
     fn complete(&self, shard: &prep_dataflow::Shard) -> Result<Option<ShardSummary>, BoxError> {
@@ -325,7 +452,7 @@ fn translate(error: Error, ledger: &Ledger, spec: &crate::builder::DatasetSpec) 
             )
             .into()
         }
-        other => anyhow!(other),
+        other => team::explain(other),
     }
 }
 

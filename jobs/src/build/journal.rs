@@ -59,24 +59,7 @@ impl Journal {
             .truncate(false)
             .open(path)
             .with_context(|| format!("could not open {shown}"))?;
-        let mut entries = Vec::new();
-        let mut whole = 0;
-        let mut reader = BufReader::new(&file);
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            let count = reader
-                .read_until(b'\n', &mut line)
-                .with_context(|| format!("could not read {shown}"))?;
-            match serde_json::from_slice(&line) {
-                Ok(entry) if line.ends_with(b"\n") => {
-                    entries.push(entry);
-                    whole += count as u64;
-                }
-                // The end, or a line that a kill cut off.
-                _ => break,
-            }
-        }
+        let (entries, whole) = read(&file).with_context(|| format!("could not read {shown}"))?;
         file.set_len(whole)
             .and_then(|()| file.seek(std::io::SeekFrom::Start(whole)))
             .with_context(|| format!("could not write {shown}"))?;
@@ -87,6 +70,17 @@ impl Journal {
         Ok((journal, entries))
     }
 
+    /// What the journals of other processes than the first hold, in a folder; nothing is changed.
+    pub(crate) fn read_others(folder: &Path) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for path in others(folder)? {
+            let shown = path.display();
+            let file = File::open(&path).with_context(|| format!("could not open {shown}"))?;
+            entries.extend(read(&file).with_context(|| format!("could not read {shown}"))?.0);
+        }
+        Ok(entries)
+    }
+
     /// Notes a finished piece of work; returns once that is durable.
     pub(crate) fn add(&self, entry: &Entry) -> Result<()> {
         let mut line = serde_json::to_vec(entry).context("could not write a journal entry")?;
@@ -95,6 +89,48 @@ impl Journal {
         file.write_all(&line)
             .and_then(|()| file.sync_data())
             .with_context(|| format!("could not write {}", self.path.display()))
+    }
+}
+
+/// The file name of a process's journal.
+pub(crate) fn file_name(process: usize) -> String {
+    match process {
+        0 => "journal.jsonl".to_owned(),
+        process => format!("journal-{process}.jsonl"),
+    }
+}
+
+/// The journals in a folder of other processes than the first, in order.
+pub(crate) fn others(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| format!("could not list {}", folder.display()))? {
+        let entry = entry.with_context(|| format!("could not list {}", folder.display()))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("journal-") && name.ends_with(".jsonl") {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The whole lines of a journal, and how many bytes they are.
+fn read(file: &File) -> std::io::Result<(Vec<Entry>, u64)> {
+    let mut entries = Vec::new();
+    let mut whole = 0;
+    let mut reader = BufReader::new(file);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let count = reader.read_until(b'\n', &mut line)?;
+        match serde_json::from_slice(&line) {
+            Ok(entry) if line.ends_with(b"\n") => {
+                entries.push(entry);
+                whole += count as u64;
+            }
+            // The end, or a line that a kill cut off.
+            _ => return Ok((entries, whole)),
+        }
     }
 }
 

@@ -24,11 +24,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, bail};
 use prep_catalog::manifest::Manifest;
 use prep_formats::array_record::WriteOptions;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::build::graph::{Finished, Plan};
 use crate::build::journal::{Entry, Journal, Written};
-use crate::build::payload::Payloads;
+use crate::build::payload::{PartNames, Payloads};
 use crate::build::publish::{Found, Registry};
 use crate::build::shard::{ShardSummary, Shards};
 use crate::build::staging::Staging;
@@ -38,6 +39,7 @@ use crate::explain::{Flow, Graph};
 use crate::fetch::{self, Checksum, ChecksumThread, FetchOptions, Fetched, Located};
 use crate::monitor::{Monitor, Unit};
 use crate::resources;
+use crate::team::Team;
 
 pub use shard::shard_file_name;
 
@@ -113,6 +115,8 @@ pub struct BuildRequest {
     pub fetch: FetchOptions,
     /// Watches and stops the job.
     pub monitor: Arc<Monitor>,
+    /// The processes that do it together.
+    pub team: Team,
 }
 
 impl std::fmt::Debug for BuildRequest {
@@ -144,6 +148,7 @@ impl BuildRequest {
             explain: false,
             fetch: FetchOptions::default(),
             monitor: Monitor::new(),
+            team: Team::alone(),
         }
     }
 
@@ -240,7 +245,7 @@ impl BuildRequest {
 }
 
 /// How a build ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Status {
     /// It was built, and is in the catalog.
@@ -323,6 +328,9 @@ pub struct BuildOutcome {
 
 /// Builds a dataset and registers it in the catalog.
 ///
+/// With a team of several processes, each of them has to call it with the same request. Process 0 decides, fetches and publishes; the others
+/// read, sort and write with it, and get an outcome that says how it ended, how much was skipped, and no more.
+///
 /// Blocks until all is done; prints nothing. `request.monitor` shows how far it is, and stops it.
 ///
 /// # Errors
@@ -330,7 +338,10 @@ pub struct BuildOutcome {
 /// one's place; a stop by [`Monitor::cancel`]. Staging is kept, and the same request goes on from there.
 pub fn build(request: BuildRequest) -> Result<BuildOutcome> {
     let monitor = Arc::clone(&request.monitor);
-    let result = Build::new(request)?.run();
+    let team = request.team.clone();
+    let watch = team.watch(&monitor)?;
+    let result = build_together(request, &team).inspect_err(|error| team.fail(error));
+    drop(watch);
     // Whatever failed after a stop failed because of it.
     result.map_err(|error| {
         if monitor.is_cancelled() {
@@ -339,6 +350,42 @@ pub fn build(request: BuildRequest) -> Result<BuildOutcome> {
             error
         }
     })
+}
+
+fn build_together(mut request: BuildRequest, team: &Team) -> Result<BuildOutcome> {
+    if team.len() > 1 {
+        request.workers = team.least(request.workers)?;
+    }
+    let build = Build::new(request)?;
+    if !team.is_leader() {
+        return build.follow();
+    }
+    let outcome = build.run()?;
+    team.tell(&Order::Done(Done {
+        status: outcome.status,
+        fingerprint: outcome.fingerprint.clone(),
+        skipped: outcome.skipped,
+        path: outcome.path.clone(),
+    }))?;
+    Ok(outcome)
+}
+
+/// What process 0 tells the others to do.
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    /// Run the graph on these sources, with a builder of this identity.
+    Run(Vec<Fetched>, String),
+    /// The job is over.
+    Done(Done),
+}
+
+/// How a job ended that another process led.
+#[derive(Debug, Serialize, Deserialize)]
+struct Done {
+    status: Status,
+    fingerprint: String,
+    skipped: u64,
+    path: String,
 }
 
 /// A build on its way.
@@ -723,6 +770,7 @@ impl Build {
     fn work_in(&self, staging: &Staging, located: &[Located]) -> Result<BuildOutcome> {
         let request = &self.request;
         let monitor = &request.monitor;
+        request.team.clear_folder(staging.root(), monitor)?;
         let (journal, entries) = staging
             .prepare(&self.job(located)?)
             .map_err(|error| self.unwritable(error))?;
@@ -992,10 +1040,90 @@ impl Build {
         fetched: &[Fetched],
         checksums: ChecksumThread,
     ) -> Result<(Output, Vec<Checksum>)> {
+        let team = &self.request.team;
+        if team.len() > 1 {
+            let mut sources = fetched.to_vec();
+            for source in &mut sources {
+                source.path = absolute(&source.path)?;
+            }
+            team.tell(&Order::Run(sources, self.recipe_sha256.clone()))?;
+        }
+        let inside = team.enter_folder(staging.root(), &self.request.monitor)?;
+        let result = self.run_graph(staging, journal, &finished, fetched);
+        drop(inside);
+        // A wrong file explains whatever went wrong in reading it, so its checksum is looked at first.
+        let sums = match checksums.join() {
+            Ok(sums) => sums,
+            Err(error) => return Err(result.err().unwrap_or(error)),
+        };
+        let sums = self.checked(sums, fetched)?;
+        let finished = result?;
+        let mut num_shards = vec![0; self.spec.splits.len()];
+        for shard in &finished.shards {
+            num_shards[shard.split as usize] = u64::from(shard.num_shards);
+        }
+        journal.add(&Entry::Written(Written {
+            sources: named(fetched, &sums),
+            num_shards,
+            skipped: finished.skipped.clone(),
+            class_names: finished.class_names.clone(),
+        }))?;
+        Ok((finished.into(), sums))
+    }
+
+    /// What other processes than the first do: what that one tells.
+    fn follow(&self) -> Result<BuildOutcome> {
+        let team = &self.request.team;
+        let staging = Staging::follow(&self.registry.data_dir, &self.registry.relative());
+        loop {
+            match team.hear()? {
+                Order::Done(done) => {
+                    let mut outcome = self.outcome_of_nothing(done.status);
+                    outcome.fingerprint = done.fingerprint;
+                    outcome.skipped = done.skipped;
+                    outcome.path = done.path;
+                    return Ok(outcome);
+                }
+                Order::Run(fetched, recipe_sha256) => {
+                    let inside = team.enter_folder(staging.root(), &self.request.monitor)?;
+                    if recipe_sha256 != self.recipe_sha256 {
+                        bail!(
+                            "this process and process 0 do not build the same dataset: their recipes differ"
+                        );
+                    }
+                    for source in &fetched {
+                        let shown = source.path.display();
+                        let there = std::fs::metadata(&source.path)
+                            .with_context(|| format!("could not read {shown}, which process 0 sees"))?;
+                        if there.len() != source.bytes {
+                            bail!(
+                                "{shown} has {} bytes here, and {} where process 0 runs",
+                                there.len(),
+                                source.bytes
+                            );
+                        }
+                    }
+                    let (journal, _) = staging.journal(team.index())?;
+                    self.run_graph(&staging, &Arc::new(journal), &[], &fetched)?;
+                    drop(inside);
+                }
+            }
+        }
+    }
+
+    /// Runs the job graph, until it needs no further start.
+    fn run_graph(
+        &self,
+        staging: &Staging,
+        journal: &Arc<Journal>,
+        finished: &[ShardSummary],
+        fetched: &[Fetched],
+    ) -> Result<Finished> {
         let request = &self.request;
         let monitor = &request.monitor;
+        let team = &request.team;
         let mut restarts = 0;
-        let result = loop {
+        loop {
             let total = fetched.iter().map(|source| source.bytes).sum();
             let meter = monitor.stage("read", Unit::Bytes, Some(total));
             let source = |(index, source): (usize, &Fetched)| {
@@ -1019,11 +1147,11 @@ impl Build {
                 splits: self.spec.splits.iter().map(|split| split.name.clone()).collect(),
                 options: WriteOptions::parse(&self.spec.options)?,
                 journal: Arc::clone(journal),
-                finished: finished.clone(),
+                finished: finished.to_vec(),
                 totals: Arc::new(OnceLock::new()),
                 meter: Arc::clone(&write_meter),
                 monitor: Arc::clone(monitor),
-                parts: Arc::default(),
+                parts: Arc::new(PartNames::of(team.index(), team.len())),
                 payloads,
             };
             let result = graph::run(Plan {
@@ -1037,6 +1165,8 @@ impl Build {
                 memory_bytes: usize::try_from(request.memory_bytes).unwrap_or(usize::MAX),
                 spill_folder: request.spill_folder.clone().unwrap_or_else(|| staging.spill()),
                 monitor: Arc::clone(monitor),
+                team: team.clone(),
+                may_restart: restarts < MOST_RESTARTS,
             });
             meter.finish();
             write_meter.finish();
@@ -1047,27 +1177,9 @@ impl Build {
                     restarts += 1;
                     monitor.note(format!("{error}; reading again"));
                 }
-                result => break result,
+                result => return result,
             }
-        };
-        // A wrong file explains whatever went wrong in reading it, so its checksum is looked at first.
-        let sums = match checksums.join() {
-            Ok(sums) => sums,
-            Err(error) => return Err(result.err().unwrap_or(error)),
-        };
-        let sums = self.checked(sums, fetched)?;
-        let finished = result?;
-        let mut num_shards = vec![0; self.spec.splits.len()];
-        for shard in &finished.shards {
-            num_shards[shard.split as usize] = u64::from(shard.num_shards);
         }
-        journal.add(&Entry::Written(Written {
-            sources: named(fetched, &sums),
-            num_shards,
-            skipped: finished.skipped.clone(),
-            class_names: finished.class_names.clone(),
-        }))?;
-        Ok((finished.into(), sums))
     }
 
     /// Writes what describes the shards, verifies them, and makes it all visible.

@@ -89,23 +89,62 @@ pub(crate) fn record_bytes(data: &[u8]) -> u64 {
     }
 }
 
-/// Names of the files and archive members that examples come from, by number.
-#[derive(Debug, Default)]
-pub(crate) struct PartNames(Mutex<Vec<String>>);
+/// Names of the files and archive members that examples come from, by number. The numbers of different processes differ: part `n` is the
+/// `n / processes`th of process `n % processes`.
+#[derive(Debug)]
+pub(crate) struct PartNames {
+    process: usize,
+    /// By process; those of the others are empty until one asks for them.
+    names: Mutex<Vec<Vec<String>>>,
+}
+
+impl Default for PartNames {
+    fn default() -> Self {
+        Self::of(0, 1)
+    }
+}
 
 impl PartNames {
+    /// The names that one of so many processes gives.
+    pub(crate) fn of(process: usize, processes: usize) -> Self {
+        Self {
+            process,
+            names: Mutex::new(vec![Vec::new(); processes]),
+        }
+    }
+
     /// Adds a name, and gives its number.
     pub(crate) fn add(&self, name: &str) -> u32 {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let processes = all.len();
+        let names = &mut all[self.process];
         names.push(name.to_owned());
-        (names.len() - 1) as u32
+        ((names.len() - 1) * processes + self.process) as u32
+    }
+
+    /// The names that this process gave.
+    pub(crate) fn own(&self) -> Vec<String> {
+        let all = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        all[self.process].clone()
+    }
+
+    /// Takes the names that another process gave.
+    pub(crate) fn learn(&self, process: usize, names: Vec<String>) {
+        let mut all = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get_mut(process).filter(|_| process != self.process) {
+            *known = names;
+        }
     }
 
     /// A part's name.
     pub(crate) fn name(&self, part: u32) -> String {
-        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = names.get(part as usize);
-        name.map_or("an unnamed source", String::as_str).to_owned()
+        let all = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let (process, index) = (part as usize % all.len(), part as usize / all.len());
+        match all[process].get(index) {
+            Some(name) => name.clone(),
+            None if process != self.process => format!("an input of process {process}"),
+            None => "an unnamed source".to_owned(),
+        }
     }
 
     /// `name, record 7`.

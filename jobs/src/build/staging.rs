@@ -4,7 +4,8 @@
 //! DATA_DIR/.staging/NAME[/CONFIG]/VERSION/
 //!     lock             held by the process that works here
 //!     job.json         what is being built; staging of another job is thrown away
-//!     journal.jsonl    what is finished
+//!     journal.jsonl    what is finished; journal-1.jsonl and so on by the other processes of a cluster
+//!     team, lock-1     the token of a run, and locks of the other processes (`team`)
 //!     downloads/       sources
 //!     spill/           sorted runs that did not fit into memory
 //!     out/             the future version folder
@@ -19,7 +20,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::fs::FlockOperation;
 
-use crate::build::journal::{Entry, Journal};
+use crate::build::journal::{self, Entry, Journal};
 use crate::monitor::Monitor;
 
 /// Name of the folder in a data folder that holds all staging.
@@ -34,7 +35,8 @@ pub(crate) struct Staging {
     root: PathBuf,
     /// `DATA_DIR/.staging`, up to which empty folders are removed at the end.
     top: PathBuf,
-    _lock: File,
+    /// Held by the first process of a job; the others have locks of their own.
+    _lock: Option<File>,
 }
 
 impl Staging {
@@ -109,9 +111,19 @@ impl Staging {
                 return Ok(Self {
                     root,
                     top,
-                    _lock: lock,
+                    _lock: Some(lock),
                 });
             }
+        }
+    }
+
+    /// The folder as other processes than the first use it, which has the lock.
+    pub(crate) fn follow(data_dir: &Path, relative: &Path) -> Self {
+        let top = data_dir.join(STAGING_FOLDER);
+        Self {
+            root: top.join(relative),
+            top,
+            _lock: None,
         }
     }
 
@@ -135,13 +147,25 @@ impl Staging {
         }
         // Spilled runs have no names; what lies there is a stranger's or a bug's.
         sync_folder(&self.root)?;
-        Journal::open(&self.root.join("journal.jsonl"))
+        // Those of the first process come last, as they are the newest where a shard was written twice.
+        let mut entries = Journal::read_others(&self.root)?;
+        let (journal, own) = self.journal(0)?;
+        entries.extend(own);
+        Ok((journal, entries))
+    }
+
+    /// The journal of a process, and what it holds.
+    pub(crate) fn journal(&self, process: usize) -> Result<(Journal, Vec<Entry>)> {
+        Journal::open(&self.root.join(journal::file_name(process)))
     }
 
     /// Whether nothing here is of use to the next run: no work was finished, and nothing was downloaded.
     pub(crate) fn holds_nothing(&self) -> bool {
-        let journal = self.root.join("journal.jsonl");
-        let is_unused = std::fs::metadata(journal).map_or(true, |journal| journal.len() == 0);
+        let mut journals = journal::others(&self.root).unwrap_or_default();
+        journals.push(self.root.join(journal::file_name(0)));
+        let is_unused = journals
+            .iter()
+            .all(|journal| std::fs::metadata(journal).map_or(true, |journal| journal.len() == 0));
         let is_bare =
             std::fs::read_dir(self.downloads()).map_or(true, |mut entries| entries.next().is_none());
         is_unused && is_bare
@@ -171,6 +195,9 @@ impl Staging {
     pub(crate) fn discard_output(&self) -> Result<()> {
         let out = self.out();
         let shown = out.display();
+        for path in journal::others(&self.root)? {
+            std::fs::remove_file(&path).with_context(|| format!("could not remove {}", path.display()))?;
+        }
         std::fs::remove_dir_all(&out)
             .or_else(|error| {
                 if error.kind() == ErrorKind::NotFound {

@@ -10,11 +10,15 @@ use crate::build::{BuildOutcome, BuildRequest, Status};
 use crate::cli::job_args::{Action, JobArgs, run_job};
 use crate::cli::output::Usage;
 use crate::cli::{Global, Outcome};
+use crate::cluster::ClusterArgs;
 use crate::describe;
+use crate::fetch;
 use crate::monitor::{Monitor, Unit};
 use crate::readers::RecipeBuilder;
 use crate::recipe;
 use crate::resources::show_size;
+use crate::team::Team;
+use url::Url;
 
 /// Builds a dataset into ArrayRecord shards and registers it in the catalog.
 ///
@@ -48,34 +52,69 @@ pub(crate) struct Build {
     no_checksum: bool,
     #[command(flatten)]
     job: JobArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
 }
 
 pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
     let monitor = Monitor::new();
+    let follows = args.cluster.index()?.is_some_and(|process| process > 0);
+    let job = if follows {
+        args.job.of_a_follower()
+    } else {
+        args.job.clone()
+    };
     let action = Action {
         verb: "build",
         doing: "building",
         what: &args.recipe,
     };
-    let outcome = run_job(action, &args.job, global, &monitor, describe::outcome, || {
+    let outcome = run_job(action, &job, global, &monitor, describe::outcome, || {
         // A recipe may be long, and is read in sight of the user too.
         let meter = monitor.stage("recipe", Unit::Files, Some(1));
         let mut request = request(args)?;
         meter.set(1);
         monitor.forget(&meter);
         request.monitor = Arc::clone(&monitor);
+        request.team = Team::of(args.cluster.connect(arguments(args)?, &monitor)?);
         crate::build(request)
     })?;
+    let exit = if outcome.skipped > 0 && outcome.status == Status::Built {
+        Outcome::Skipped
+    } else {
+        Outcome::Done
+    };
+    if follows {
+        // Process 0 has the output.
+        return Ok(exit);
+    }
     if let (Some(format), Some(graph), false) = (args.job.explain, &outcome.graph, args.job.json) {
         write!(io::stdout(), "{}", format.draw(graph))?;
     } else if !args.job.json && !global.quiet {
         writeln!(io::stdout(), "{}", summary(&outcome))?;
     }
-    Ok(if outcome.skipped > 0 && outcome.status == Status::Built {
-        Outcome::Skipped
-    } else {
-        Outcome::Done
-    })
+    Ok(exit)
+}
+
+/// What has to be the same for all processes of a cluster.
+fn arguments(args: &Build) -> Result<Vec<String>> {
+    let mut arguments = vec!["build".to_owned(), args.recipe.clone()];
+    // Addresses may hold a password, and differing arguments are shown.
+    arguments.extend(args.from.iter().map(|from| match Url::parse(from) {
+        Ok(url) => format!("--from {}", fetch::shown(&url)),
+        Err(_) => format!("--from {from}"),
+    }));
+    let flags = [
+        ("--data-dir", args.data_dir.clone()),
+        ("--catalog", args.catalog.clone()),
+        ("--shards", args.shards.map(|shards| shards.to_string())),
+        ("--no-checksum", args.no_checksum.then(String::new)),
+    ];
+    for (flag, value) in flags {
+        arguments.extend(value.map(|value| format!("{flag} {value}").trim_end().to_owned()));
+    }
+    arguments.extend(args.job.arguments());
+    Ok(arguments)
 }
 
 /// The request that the flags make.

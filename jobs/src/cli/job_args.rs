@@ -91,6 +91,32 @@ pub(crate) struct JobSettings {
 }
 
 impl JobArgs {
+    /// The flags as a process takes them that is not the first of its cluster: the reports and the output are the first's.
+    pub(crate) fn of_a_follower(&self) -> Self {
+        Self {
+            explain: None,
+            trace: None,
+            report: None,
+            json: false,
+            ..self.clone()
+        }
+    }
+
+    /// Those that have to be the same for all processes of a cluster.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let flags = [
+            ("--workers", self.workers.map(|workers| workers.to_string())),
+            ("--on-error", Some(self.on_error.clone())),
+            ("--overwrite", self.overwrite.then(String::new)),
+            ("--dry-run", self.dry_run.then(String::new)),
+            ("--explain", self.explain.map(|_| String::new())),
+        ];
+        let shown = |(flag, value): (&str, Option<String>)| {
+            value.map(|value| format!("{flag} {value}").trim_end().to_owned())
+        };
+        flags.into_iter().filter_map(shown).collect()
+    }
+
     /// Checks the flags.
     ///
     /// # Errors

@@ -90,7 +90,7 @@ impl FetchOptions {
 }
 
 /// A source that is on this machine, and what is known of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Fetched {
     /// File name in the spec.
     pub name: String,
