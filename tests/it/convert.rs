@@ -956,3 +956,173 @@ fn a_sort_stays_within_its_budget() {
 fn two_gigabytes_are_sorted_in_a_small_budget() {
     stays_small(32, &["--order", "shuffle:1", "--shards", "4"]);
 }
+
+/// A port that is free now.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+#[test]
+fn several_processes_write_the_bytes_of_one_also_after_kills() {
+    let home = temp_dir();
+    let mut noise = Noise(99);
+    for index in 0..5 {
+        let records = examples(&mut noise, 1200);
+        let path = home.path().join(format!("{index}.tfrecord"));
+        write_tfrecord(&path, Compression::Plain, &records);
+    }
+    let prep = Prep::new();
+    let pattern = home.path().join("*.tfrecord").to_str().unwrap().to_owned();
+    for more in [
+        &["--shards", "7", "--options", "zstd:15"][..],
+        &["--shards", "same"],
+        &[
+            "--order",
+            "shuffle:3",
+            "--shards",
+            "5",
+            "--filter",
+            "label != 0",
+            "--options",
+            "zstd:15",
+        ],
+        &["--dedup", "exact", "--limit", "900", "--shards", "3"],
+    ] {
+        let (one, many) = (home.path().join("one"), home.path().join("many"));
+        let words = |output: &Path| {
+            let mut words = vec![
+                "convert".to_owned(),
+                pattern.clone(),
+                output.to_str().unwrap().to_owned(),
+            ];
+            words.extend(
+                ["--workers", "2"]
+                    .iter()
+                    .chain(more)
+                    .map(|word| (*word).to_owned()),
+            );
+            words
+        };
+        let whole = prep.run(words(&one)).expect(0);
+        for round in 0..3 {
+            let hosts = [free_port(), free_port(), free_port()]
+                .map(|port| format!("127.0.0.1:{port}"))
+                .join(",");
+            let mut children: Vec<_> = (0..3)
+                .map(|process| {
+                    prep.command(words(&many))
+                        .env("PREP_CLUSTER_HOSTS", &hosts)
+                        .env("PREP_CLUSTER_PROCESS", process.to_string())
+                        .env("PREP_CLUSTER_SECRET", "a secret for a test, long enough")
+                        .stdout(Stdio::null())
+                        .stderr(Stdio::piped())
+                        .spawn()
+                        .unwrap()
+                })
+                .collect();
+            if round < 2 {
+                std::thread::sleep(Duration::from_millis(100 + noise.below(500)));
+                let _ = children[noise.below(3) as usize].kill();
+            }
+            let codes: Vec<(bool, String)> = children
+                .into_iter()
+                .map(|child| {
+                    let output = child.wait_with_output().unwrap();
+                    (
+                        output.status.success(),
+                        String::from_utf8_lossy(&output.stderr).into_owned(),
+                    )
+                })
+                .collect();
+            if round == 2 {
+                assert!(codes.iter().all(|(success, _)| *success), "{more:?}: {codes:#?}");
+            }
+        }
+        assert_same_folder(&one, &many);
+        let again = prep.run(words(&many)).expect(0);
+        assert!(again.stdout.contains("up to date") && !whole.stdout.is_empty());
+        assert!(!home.path().join(".staging").exists());
+        fs::remove_dir_all(&one).unwrap();
+        fs::remove_dir_all(&many).unwrap();
+    }
+}
+
+#[test]
+fn a_conversion_can_be_registered_and_loaded() {
+    let home = temp_dir();
+    let mut noise = Noise(4);
+    let inputs = mixed_inputs(home.path(), &mut noise, 60);
+    let total: usize = inputs.iter().map(Vec::len).sum();
+    let prep = Prep::new();
+    let catalog = prep.catalog().to_str().unwrap().to_owned();
+    let pattern = home.path().join("*.rec").to_str().unwrap().to_owned();
+    let out = home.path().join("out").to_str().unwrap().to_owned();
+    let words = [
+        "convert",
+        &pattern,
+        &out,
+        "--name",
+        "mine",
+        "--shards",
+        "3",
+        "--catalog",
+        &catalog,
+    ];
+    prep.run(words).expect(0);
+    let listed = prep.run(["list", "--json"]).expect(0).json();
+    assert_eq!(
+        (
+            listed[0]["name"].as_str(),
+            listed[0]["splits"]["train"]["examples"].as_u64()
+        ),
+        (Some("mine"), Some(total as u64))
+    );
+    let loaded = prep
+        .run(["load", "mine", "--batch", "16", "--json"])
+        .expect(0)
+        .json();
+    assert_eq!(loaded[0]["rows"].as_u64(), Some(total as u64), "{loaded:?}");
+    assert!(prep.run(words).expect(0).stdout.contains("up to date"));
+    // Another folder under the same name is refused before any work, one in its place is replaced with its entry.
+    let other = home.path().join("other").to_str().unwrap().to_owned();
+    let refused = prep
+        .run([
+            "convert",
+            &pattern,
+            &other,
+            "--name",
+            "mine",
+            "--catalog",
+            &catalog,
+        ])
+        .expect(1);
+    assert!(
+        refused.stderr.contains("the catalog has mine:1.0.0 already"),
+        "{}",
+        refused.stderr
+    );
+    prep.run(words.iter().chain(&["--limit", "20", "--overwrite"]))
+        .expect(0);
+    let loaded = prep
+        .run(["load", "mine", "--batch", "7", "--json"])
+        .expect(0)
+        .json();
+    assert_eq!(loaded[0]["rows"].as_u64(), Some(20));
+    // What are no examples cannot be in a catalog; nothing is left of it.
+    write_tfrecord(
+        &home.path().join("x.tfrecord"),
+        Compression::Plain,
+        &[b"\xff\xff\xff".to_vec()],
+    );
+    let raw = home.path().join("x.tfrecord").to_str().unwrap().to_owned();
+    let refused = prep
+        .run(["convert", &raw, &other, "--name", "raw", "--catalog", &catalog])
+        .expect(1);
+    assert!(
+        refused.stderr.contains("has no features for a catalog"),
+        "{}",
+        refused.stderr
+    );
+    assert!(!Path::new(&other).exists());
+}

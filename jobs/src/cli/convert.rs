@@ -11,9 +11,11 @@ use serde_json::{Value, json};
 use crate::cli::job_args::{Action, JobArgs, run_job};
 use crate::cli::output::Usage;
 use crate::cli::{Global, Outcome};
+use crate::cluster::ClusterArgs;
 use crate::convert::transform::{parse_rename, parse_select};
 use crate::convert::{ConvertOutcome, ConvertRequest, ConvertStatus, Dedup, Order, Shards, filter};
 use crate::resources::{parse_size, show_size};
+use crate::team::Team;
 
 /// Converts TFRecord and ArrayRecord files into a folder of ArrayRecord shards.
 ///
@@ -64,6 +66,8 @@ pub(crate) struct Convert {
     #[arg(long, value_name = "URL")]
     catalog: Option<String>,
     #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
     job: JobArgs,
 }
 
@@ -76,7 +80,10 @@ pub(crate) fn run(args: &Convert, global: &Global) -> Result<Outcome> {
         doing: "converting to",
         what: &output,
     };
+    let arguments = arguments(args);
     let outcome = run_job(action, &args.job, global, &monitor, describe, || {
+        let mut request = request;
+        request.team = Team::of(args.cluster.connect(arguments, &monitor)?);
         crate::convert::convert(request)
     })?;
     if !args.job.json && !global.quiet {
@@ -89,6 +96,36 @@ pub(crate) fn run(args: &Convert, global: &Global) -> Result<Outcome> {
             Outcome::Done
         },
     )
+}
+
+/// What all processes of a cluster have to be asked alike: all but who they are, what they may use, and what they tell.
+fn arguments(args: &Convert) -> Vec<String> {
+    let mut found: Vec<String> = args
+        .paths
+        .iter()
+        .map(|path| path.to_string_lossy().into_owned())
+        .collect();
+    found.push(format!(
+        "{:?}",
+        (
+            (
+                &args.name,
+                &args.shards,
+                &args.max_shard_size,
+                &args.order,
+                &args.options,
+                &args.filter
+            ),
+            (&args.select, &args.rename, args.limit, &args.dedup, &args.catalog),
+            (
+                &args.job.on_error,
+                args.job.overwrite,
+                args.job.dry_run,
+                args.job.report.is_some()
+            ),
+        )
+    ));
+    found
 }
 
 /// The request that the flags make.

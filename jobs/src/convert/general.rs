@@ -27,6 +27,7 @@ use prep_dataflow::{
 };
 use prep_formats::array_record::{RecordBatch, Scratch};
 use prep_formats::example::{ExampleView, FeatureView};
+use serde::{Deserialize, Serialize};
 
 use crate::convert::filter::Expression;
 use crate::convert::inputs::Kind;
@@ -36,7 +37,7 @@ use crate::convert::plan::{Count, Plan, ShardCount, boundaries, number_of_shards
 use crate::convert::read::{Block, BlockReader, Mark, ReadPlan};
 use crate::convert::shard::{ShardFile, ShardSummary};
 use crate::convert::transform::{Scribe, Transform};
-use crate::convert::{Dedup, Order};
+use crate::convert::{Dedup, Order, write_synced};
 use crate::error::Cancelled;
 
 /// Bytes of a plain input, about, that one task reads.
@@ -240,10 +241,15 @@ pub(crate) fn run(job: &Arc<Job>, wish: &Arc<Wish>, earlier: Vec<ShardSummary>) 
             summaries.push(summary);
         }
     }
-    let passed = tally.passed.load(Ordering::Relaxed);
+    let counts = (
+        tally.passed.load(Ordering::Relaxed),
+        tally.filtered.load(Ordering::Relaxed),
+    );
+    let counts = job.team.gather(counts)?.unwrap_or_default();
+    let passed: u64 = counts.iter().map(|(passed, _)| passed).sum();
     Ok(Finished {
         summaries,
-        filtered: tally.filtered.load(Ordering::Relaxed),
+        filtered: counts.iter().map(|(_, filtered)| filtered).sum(),
         duplicates: if wish.dedup.is_some() {
             passed.saturating_sub(shards.kept.load(Ordering::Relaxed))
         } else {
@@ -604,12 +610,47 @@ struct Shards {
     kept: AtomicU64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Layout {
     /// By row and place in it: the place among all shards, the path, and the split.
+    #[serde(with = "pairs")]
     shards: HashMap<(u32, u32), (usize, String, usize)>,
-    /// Records of all rows: with them, and nothing else changed, a shard would be the same again.
-    totals: Vec<SplitTotals>,
+    /// (row, records, bytes) of all rows: with them, and nothing else changed, a shard would be the same again.
+    stamp: Vec<(usize, u64, u64)>,
+}
+
+/// A map whose keys are no texts, as a list.
+mod pairs {
+    use std::collections::HashMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    type Map = HashMap<(u32, u32), (usize, String, usize)>;
+
+    pub(super) fn serialize<S: Serializer>(map: &Map, serializer: S) -> Result<S::Ok, S::Error> {
+        map.iter().collect::<Vec<_>>().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map, D::Error> {
+        let pairs: Vec<((u32, u32), (usize, String, usize))> = Vec::deserialize(deserializer)?;
+        Ok(pairs.into_iter().collect())
+    }
+}
+
+/// Where the leader writes the layout, for the other processes.
+const LAYOUT_FILE: &str = "layout.json";
+/// How long it may take to show on another machine.
+const VISIBLE: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// Removes the layout of an earlier run.
+pub(crate) fn forget_layout(root: &std::path::Path) -> Result<()> {
+    let path = root.join(LAYOUT_FILE);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(anyhow!(error).context(format!("could not remove {}", path.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Shards {
@@ -660,24 +701,45 @@ impl Shards {
             .set_total(totals.iter().map(|row| row.records).sum());
         let layout = Layout {
             shards,
-            totals: totals.to_vec(),
+            stamp: totals
+                .iter()
+                .enumerate()
+                .map(|(row, total)| (row, total.records, total.bytes))
+                .collect(),
         };
+        if self.job.is_cluster() {
+            write_synced(&self.layout_path(), &serde_json::to_vec(&layout)?)?;
+        }
         let _ = self.layout.set(layout);
         Ok(plans)
     }
 
-    fn place(&self, shard: &Shard) -> Option<&(usize, String, usize)> {
-        self.layout.get()?.shards.get(&(shard.split, shard.index))
+    fn layout_path(&self) -> std::path::PathBuf {
+        self.job.out.with_file_name(LAYOUT_FILE)
     }
 
-    /// Totals of all rows, in a form that a summary carries.
-    fn stamp(&self) -> Vec<(usize, u64, u64)> {
-        let totals = self.layout.get().map_or(&[][..], |layout| &layout.totals);
-        totals
-            .iter()
-            .enumerate()
-            .map(|(row, total)| (row, total.records, total.bytes))
-            .collect()
+    /// The layout: this process's own, or the leader's.
+    fn layout(&self) -> Result<&Layout> {
+        if let Some(layout) = self.layout.get() {
+            return Ok(layout);
+        }
+        let path = self.layout_path();
+        let deadline = std::time::Instant::now() + VISIBLE;
+        loop {
+            match std::fs::read(&path) {
+                Ok(text) => {
+                    let layout = serde_json::from_slice(&text)
+                        .with_context(|| format!("could not read {}", path.display()))?;
+                    return Ok(self.layout.get_or_init(|| layout));
+                }
+                Err(_) if std::time::Instant::now() < deadline => {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                Err(error) => {
+                    return Err(anyhow!(error).context(format!("could not read {}", path.display())));
+                }
+            }
+        }
     }
 }
 
@@ -694,16 +756,17 @@ impl ShardSink for Sink {
     }
 
     fn complete(&self, shard: &Shard) -> Result<Option<Self::Summary>, BoxError> {
-        let Some((index, path, _)) = self.0.place(shard) else {
+        let layout = self.0.layout().map_err(Carried::boxed)?;
+        let Some((index, path, _)) = layout.shards.get(&(shard.split, shard.index)) else {
             // Beyond the limit: nothing is to be written.
             return Ok(Some(None));
         };
-        let stamp = self.0.stamp();
+        let stamp = &layout.stamp;
         let found = self.0.earlier.iter().rev().find(|summary| {
             summary.index == *index
                 && summary.path == *path
                 && summary.records == shard.records
-                && summary.stamp == stamp
+                && summary.stamp == *stamp
         });
         let found = found.filter(|summary| {
             std::fs::metadata(self.0.job.out.join(&summary.path))
@@ -719,14 +782,16 @@ impl ShardSink for Sink {
 impl Sink {
     fn begin(&self, shard: &Shard) -> Result<Writing> {
         let job = &self.0.job;
-        let (index, path, split) = self.0.place(shard).context("a shard is not in the plan")?;
+        let layout = self.0.layout()?;
+        let place = layout.shards.get(&(shard.split, shard.index));
+        let (index, path, split) = place.context("a shard is not in the plan")?;
         Ok(Writing {
             file: ShardFile::create(job.out.join(path), &job.options, job.sha256, None)?,
             summary: ShardSummary {
                 index: *index,
                 split: *split,
                 path: path.clone(),
-                stamp: self.0.stamp(),
+                stamp: layout.stamp.clone(),
                 ..ShardSummary::default()
             },
             hash: SequenceHash::default(),

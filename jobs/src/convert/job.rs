@@ -17,6 +17,7 @@ use crate::convert::shard::ShardSummary;
 use crate::convert::transform::Transform;
 use crate::error::Cancelled;
 use crate::monitor::{Meter, Monitor};
+use crate::team::Team;
 
 /// Blocks of records: large enough that handing one over costs nothing, small enough for the processor's cache.
 const MOST_BLOCK_BYTES: u64 = 1 << 20;
@@ -42,6 +43,8 @@ pub(crate) struct Job {
     pub(crate) block_bytes: usize,
     pub(crate) workers: usize,
     pub(crate) memory_bytes: u64,
+    /// The processes that do it together.
+    pub(crate) team: Team,
     /// What the graph held at most, and spilled.
     pub(crate) peak_held_bytes: AtomicU64,
     pub(crate) spilled_bytes: AtomicU64,
@@ -101,7 +104,7 @@ impl Job {
         B: for<'scope> Fn(&prep_dataflow::Pipeline<'scope>) + Send + Sync + 'static,
     {
         let (cancel, progress) = (Cancel::new(), Progress::new());
-        let options = Options::default()
+        let mut options = Options::default()
             .workers(self.workers)
             .memory_bytes(usize::try_from(self.memory_bytes).unwrap_or(usize::MAX))
             .spill_folder(&self.spill)
@@ -109,6 +112,9 @@ impl Job {
             .cancel(cancel.clone())
             // A shard is one item: nothing moves while it is written, which may take hours.
             .stall(Duration::from_secs(u64::from(u32::MAX)));
+        if let Some(cluster) = self.team.cluster() {
+            options = options.cluster(cluster.clone());
+        }
         // The graph has its own switch; this thread turns it when the job's is turned.
         let over = Arc::new(AtomicBool::new(false));
         let watcher = {
@@ -136,11 +142,11 @@ impl Job {
 
     /// Processes of the cluster, and which one this is.
     pub(crate) fn num_processes(&self) -> usize {
-        1
+        self.team.len()
     }
 
     pub(crate) fn process_index(&self) -> usize {
-        0
+        self.team.index()
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -156,6 +162,6 @@ fn translate(error: Error) -> anyhow::Error {
             Err(other) => anyhow!(other).context(format!("could not {stage}")),
         },
         Error::Cancelled => Cancelled.into(),
-        other => anyhow!(other),
+        other => crate::team::explain(other),
     }
 }

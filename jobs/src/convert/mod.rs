@@ -44,6 +44,7 @@ use anyhow::{Context, Result, bail};
 use prep_catalog::manifest::Manifest;
 use prep_formats::array_record::WriteOptions;
 use prep_formats::store::{self, Existing};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::build::OnError;
@@ -61,6 +62,7 @@ use crate::convert::transform::{Transform, check_names};
 use crate::error::{Cancelled, Hinted};
 use crate::monitor::{Monitor, Unit};
 use crate::resources::{self, show_size};
+use crate::team::Team;
 
 /// Raise when the same inputs and options give other bytes than before: conversions of the old are then not "up to date".
 const OUTPUT_REVISION: u32 = 1;
@@ -212,6 +214,8 @@ pub struct ConvertRequest {
     pub memory_bytes: u64,
     /// Folder for what does not fit into memory; `None` for one in the staging folder.
     pub spill_folder: Option<PathBuf>,
+    /// The processes that do it together. All of them need the same request, and the same file system.
+    pub team: Team,
     /// Watches and stops the job.
     pub monitor: Arc<Monitor>,
 }
@@ -239,6 +243,7 @@ impl ConvertRequest {
             workers: resources::default_workers(),
             memory_bytes: resources::default_memory(),
             spill_folder: None,
+            team: Team::alone(),
             monitor: Monitor::new(),
         }
     }
@@ -266,7 +271,7 @@ impl ConvertRequest {
 }
 
 /// How a conversion ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ConvertStatus {
     /// It was done.
@@ -289,7 +294,7 @@ impl ConvertStatus {
 }
 
 /// A shard of a conversion.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShardOutcome {
     /// File name in the output.
     pub path: String,
@@ -304,12 +309,12 @@ pub struct ShardOutcome {
 }
 
 /// What became of an input.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputOutcome {
     /// As it was given.
     pub name: String,
     /// What it is: `tfrecord`, `gzip`, `zlib`, `zstd`, `array_record`, `empty`.
-    pub kind: &'static str,
+    pub kind: String,
     /// Bytes of the file.
     pub bytes: u64,
     /// Good records in it, where they were counted.
@@ -319,7 +324,7 @@ pub struct InputOutcome {
 }
 
 /// What a conversion left behind.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ConvertOutcome {
     /// How it ended.
@@ -365,7 +370,12 @@ pub struct ConvertOutcome {
 /// [`Monitor::cancel`]. Staging is kept, and the same request goes on from there.
 pub fn convert(request: ConvertRequest) -> Result<ConvertOutcome> {
     let monitor = Arc::clone(&request.monitor);
+    let team = request.team.clone();
+    let _watch = team.watch(&monitor)?;
     let result = Conversion::new(request).and_then(|conversion| conversion.run());
+    if let Err(error) = &result {
+        team.fail(error);
+    }
     // Whatever failed after a stop failed because of it.
     result.map_err(|error| {
         if monitor.is_cancelled() {
@@ -461,6 +471,79 @@ impl Conversion {
     }
 
     fn run(&self) -> Result<ConvertOutcome> {
+        let team = &self.request.team;
+        if !team.is_leader() {
+            return match team.hear()? {
+                Orders::Nothing(outcome) => Ok(*outcome),
+                Orders::Work { root, found } => self.follow(&root, &found),
+            };
+        }
+        let mut told = false;
+        let outcome = self.lead(&mut told)?;
+        if told {
+            team.tell(&outcome)?;
+        } else {
+            team.tell(&Orders::Nothing(Box::new(outcome.clone())))?;
+        }
+        Ok(outcome)
+    }
+
+    /// Does a process's part of what the leader has planned.
+    fn follow(&self, root: &Path, found: &[usize]) -> Result<ConvertOutcome> {
+        let request = &self.request;
+        let _folder = request.team.enter_folder(root, &request.monitor)?;
+        let workers = request.team.least(request.workers)?;
+        let path = root.join("plan.json");
+        let text = std::fs::read(&path).with_context(|| format!("could not read {}", path.display()))?;
+        let plan: Plan =
+            serde_json::from_slice(&text).with_context(|| format!("could not read {}", path.display()))?;
+        let ledger = Ledger::new(request.on_error, self.inputs.len(), &request.monitor);
+        let job = self.job(root, Arc::new(plan), ledger, workers)?;
+        if self.is_general() {
+            general::run(&job, &Arc::new(self.wish()), Vec::new())?;
+        } else {
+            let found = found
+                .iter()
+                .map(|index| (*index, ShardSummary::default()))
+                .collect();
+            fast::run(&job, &found)?;
+        }
+        job.meter.finish();
+        job.verify_meter.finish();
+        request.team.gather(job.names())?;
+        request.team.hear()
+    }
+
+    /// What the graphs need, in one of the processes. `root` is the staging folder.
+    fn job(&self, root: &Path, plan: Arc<Plan>, ledger: Arc<Ledger>, workers: usize) -> Result<Arc<Job>> {
+        let request = &self.request;
+        let monitor = &request.monitor;
+        let (journal, _) = Journal::open(&root.join(format!("journal-{}.jsonl", request.team.index())))?;
+        let total: Option<u64> = plan.shards.iter().map(|shard| shard.records).sum();
+        Ok(Arc::new(Job {
+            plan,
+            options: self.options.clone(),
+            transform: self.transform()?.map(Arc::new),
+            ledger,
+            monitor: Arc::clone(monitor),
+            meter: monitor.stage("convert", Unit::Examples, total.filter(|_| !self.is_general())),
+            verify_meter: monitor.stage("verify", Unit::Bytes, None),
+            journal: Arc::new(journal),
+            out: root.join("out"),
+            spill: request.spill_folder.clone().unwrap_or_else(|| root.join("spill")),
+            sha256: self.hashes(),
+            fingerprint: request.catalog.is_some(),
+            block_bytes: job::block_bytes(request.memory_bytes, workers),
+            workers,
+            memory_bytes: request.memory_bytes,
+            team: request.team.clone(),
+            peak_held_bytes: AtomicU64::new(0),
+            spilled_bytes: AtomicU64::new(0),
+        }))
+    }
+
+    /// Decides, and does its part of the work. `told` says afterwards whether the others were given work.
+    fn lead(&self, told: &mut bool) -> Result<ConvertOutcome> {
         let monitor = &self.request.monitor;
         let staging_path = self.staging_parent().join(".staging").join(self.output_name());
         let standing = self.standing()?;
@@ -488,7 +571,7 @@ impl Conversion {
             staging.remove()?;
             return Err(error);
         }
-        let result = self.work(&staging);
+        let result = self.work(&staging, told);
         match result {
             Ok(outcome) => {
                 staging.remove()?;
@@ -664,11 +747,11 @@ impl Conversion {
         Ok(())
     }
 
-    fn work(&self, staging: &Staging) -> Result<ConvertOutcome> {
+    fn work(&self, staging: &Staging, told: &mut bool) -> Result<ConvertOutcome> {
         let monitor = &self.request.monitor;
+        let team = &self.request.team;
         self.prepare(staging)?;
         let entries = Journal::<ShardSummary>::read_all(staging.root())?;
-        let (journal, _) = Journal::open(&staging.root().join("journal-0.jsonl"))?;
         let ledger = Ledger::new(self.request.on_error, self.inputs.len(), monitor);
         let plan = Arc::new(self.plan(staging, &ledger)?);
         let out = staging.out();
@@ -689,41 +772,25 @@ impl Conversion {
                 plan.shards.len()
             ));
         }
-        let transform = self.transform()?.map(Arc::new);
+        general::forget_layout(staging.root())?;
+        team.tell(&Orders::Work {
+            root: staging.root().to_owned(),
+            found: found.keys().copied().collect(),
+        })?;
+        *told = true;
+        let _folder = team.enter_folder(staging.root(), monitor)?;
+        let workers = team.least(self.request.workers)?;
+        let job = self.job(staging.root(), Arc::clone(&plan), ledger, workers)?;
+        let transform = job.transform.clone();
         for summary in found.values() {
             for (input, _, skipped) in &summary.counts {
-                ledger.restore(*input, *skipped);
+                job.ledger.restore(*input, *skipped);
             }
             if let Some(transform) = &transform {
                 transform.restore(&summary.names);
             }
         }
-        let total: Option<u64> = plan.shards.iter().map(|shard| shard.records).sum();
-        let meter = monitor.stage("convert", Unit::Examples, total);
-        meter.add(found.values().map(|summary| summary.records).sum());
-        let job = Arc::new(Job {
-            plan: Arc::clone(&plan),
-            options: self.options.clone(),
-            transform: transform.clone(),
-            ledger: Arc::clone(&ledger),
-            monitor: Arc::clone(monitor),
-            meter: Arc::clone(&meter),
-            verify_meter: monitor.stage("verify", Unit::Bytes, None),
-            journal: Arc::new(journal),
-            out: out.clone(),
-            spill: self
-                .request
-                .spill_folder
-                .clone()
-                .unwrap_or_else(|| staging.spill()),
-            sha256: self.hashes(),
-            fingerprint: self.request.catalog.is_some(),
-            block_bytes: job::block_bytes(self.request.memory_bytes, self.request.workers),
-            workers: self.request.workers,
-            memory_bytes: self.request.memory_bytes,
-            peak_held_bytes: AtomicU64::new(0),
-            spilled_bytes: AtomicU64::new(0),
-        });
+        job.meter.add(found.values().map(|summary| summary.records).sum());
         self.tell_compressed();
         let mut removed = Removed::default();
         let mut shards_found = found.len() as u64;
@@ -754,9 +821,11 @@ impl Conversion {
         job.verify_meter.finish();
         summaries.extend(found.into_values());
         summaries.sort_by_key(|summary| summary.index);
+        let others = team.gather(job.names())?.unwrap_or_default();
         if let Some(transform) = &transform {
             let mut names = transform.names();
             names.extend(summaries.iter().flat_map(|summary| summary.names.clone()));
+            names.extend(others.into_iter().flatten());
             names.sort();
             names.dedup();
             let wished = self.wish().features();
@@ -1053,7 +1122,7 @@ impl Conversion {
                 .iter()
                 .map(|input| InputOutcome {
                     name: input.shown.clone(),
-                    kind: input.kind.word(),
+                    kind: input.kind.word().to_owned(),
                     bytes: input.bytes,
                     records: 0,
                     skipped: 0,
@@ -1120,6 +1189,15 @@ impl Conversion {
             "free some space there, and give the same command again: it goes on from where it stopped",
         ))
     }
+}
+
+/// What the leader of several processes tells the others.
+#[derive(Debug, Serialize, Deserialize)]
+enum Orders {
+    /// There is nothing to do.
+    Nothing(Box<ConvertOutcome>),
+    /// The plan is in this staging folder; these shards of it are finished.
+    Work { root: PathBuf, found: Vec<usize> },
 }
 
 /// What is in the output's place.
