@@ -5,6 +5,8 @@
 //! rounds of a hash, not in time, so other programs on the machine disturb the wall time only.
 //!
 //! `cargo bench -p prep-dataflow -- idle` runs it without the work, which leaves the engine and the copying of payloads;
+//! `cargo bench -p prep-dataflow -- text` sends a million records of 1 KB of text, slices of their source's blocks, through a sort in memory and
+//! through one that spills, and prints the CPU time a record takes in the engine (2 workers against 1 says how it scales);
 //! `cargo bench -p prep-dataflow -- spill` sends 2 GB through a budget of 64 MiB instead, and prints the peak of resident memory.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
@@ -164,7 +166,93 @@ impl Job {
     }
 }
 
+/// Words in a row, as a record's payload might be.
+fn text(bytes: usize) -> Bytes {
+    let words: Vec<String> = (0..3000u64)
+        .map(|word| {
+            let hash = mix(word);
+            (0..2 + hash % 8)
+                .map(|letter| (b'a' + (mix(hash ^ letter) % 26) as u8) as char)
+                .collect()
+        })
+        .collect();
+    let mut text = String::new();
+    for turn in 0.. {
+        if text.len() >= bytes {
+            break;
+        }
+        // Common words are more common.
+        let one = mix(turn) % 3000;
+        text.push_str(&words[(one * (mix(turn ^ 77) % 3000) / 3000) as usize]);
+        text.push(' ');
+    }
+    text.truncate(bytes);
+    text.into()
+}
+
+/// Read, exchange, sort and write 1 KB records. Wall and CPU seconds.
+fn run_text(block: &Bytes, records: u64, workers: usize, memory_bytes: usize) -> (f64, f64, Progress) {
+    const TASKS: u64 = 20;
+    let place = Collected::new();
+    let (collected, block) = (place.clone(), block.clone());
+    let options = Options::default().workers(workers).memory_bytes(memory_bytes);
+    let (start, cpu) = (Instant::now(), cpu_seconds());
+    let report = run(options, move |pipeline| {
+        let block = block.clone();
+        pipeline
+            .source("Read", (0..TASKS).collect(), move |task| {
+                let block = block.clone();
+                Ok::<_, Error>((0..records / TASKS).map(move |index| {
+                    let origin = origin(task as u32, index);
+                    let start = mix(origin) as usize % (block.len() - 1100);
+                    let mut key = [0; 16];
+                    key[..8].copy_from_slice(&mix(origin).to_be_bytes());
+                    key[8..].copy_from_slice(&origin.to_be_bytes());
+                    Ok::<_, Error>(Record {
+                        split: 0,
+                        key,
+                        origin,
+                        data: block.slice(start..start + 950 + (origin % 100) as usize),
+                    })
+                }))
+            })
+            .sort("Order", SortOptions::new(1))
+            .write_shards(
+                "Write",
+                |totals| Ok::<_, Error>(vec![SplitPlan::even(totals[0].records, 8)]),
+                Count,
+            )
+            .collect(&collected);
+    });
+    let (wall, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+    let written: u64 = place.take().iter().map(|written| written.summary).sum();
+    assert_eq!(written, records);
+    (wall, cpu, report.expect("the job succeeds").progress)
+}
+
 fn main() {
+    if std::env::args().any(|argument| argument == "text") {
+        let (block, records) = (text(8 << 20), 1_000_000);
+        for round in 0..3 {
+            for (memory, name) in [(8 << 30, "in memory"), (128 << 20, "spilled")] {
+                let mut alone = 0.0;
+                for workers in [1, 2] {
+                    let (wall, cpu, progress) = run_text(&block, records, workers, memory);
+                    alone = if workers == 1 { wall } else { alone };
+                    println!(
+                        "round {round}, {name}, {workers} workers: wall {wall:.3} s ({:.2} of one worker's), {:.2} us of CPU a record, \
+                         {} MB spilled in {} runs, peak held {} MB",
+                        wall / alone,
+                        cpu * 1e6 / records as f64,
+                        progress.spilled_bytes() / 1_000_000,
+                        progress.spilled_runs(),
+                        progress.peak_held_bytes() / 1_000_000,
+                    );
+                }
+            }
+        }
+        return;
+    }
     if std::env::args().any(|argument| argument == "spill") {
         let job = Job {
             workers: 2,

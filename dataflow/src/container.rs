@@ -140,7 +140,7 @@ impl ContainerBytes for Chunk {
         put(&(self.records.len() as u64).to_le_bytes());
         let mut header = [0; RECORD_OVERHEAD_BYTES];
         for record in &self.records {
-            put_header(record, &mut header);
+            put_header(record.lying(), &mut header);
             put(&header);
             put(&record.data);
         }

@@ -84,13 +84,15 @@ pub enum Error {
         limit: u64,
     },
     /// Sorted records could not be put aside on disk.
-    #[error("could not write {needed_bytes} more bytes of sorted records to the spill folder `{}`; \
-             free some space there, name another folder, or allow more memory", .folder.display())]
+    #[error("could not write {needed_bytes} more bytes of sorted records to the spill folder `{}`{}; \
+             free some space there, name another folder, or allow more memory", .folder.display(), free(.free_bytes))]
     SpillWrite {
         /// The folder that was meant to take them.
         folder: PathBuf,
         /// Bytes this run of records still needed.
         needed_bytes: u64,
+        /// Bytes that are free on its disk, where the system says.
+        free_bytes: Option<u64>,
         /// What the system said.
         #[source]
         source: io::Error,
@@ -162,6 +164,10 @@ impl Error {
             source: source.into(),
         }
     }
+}
+
+fn free(bytes: &Option<u64>) -> String {
+    bytes.map_or(String::new(), |bytes| format!(", where {bytes} are free"))
 }
 
 fn on(input: &Option<String>) -> String {

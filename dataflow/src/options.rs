@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::spill::SpillCompression;
 use crate::trace::Trace;
-use crate::{Cancel, Cluster, Progress};
+use crate::{Cancel, Cluster, ClusterSpec, Error, Progress};
 
 /// Options of a job.
 #[derive(Debug, Clone)]
@@ -13,6 +14,7 @@ pub struct Options {
     pub(crate) workers: usize,
     pub(crate) memory_bytes: usize,
     pub(crate) spill_folder: PathBuf,
+    pub(crate) spill_compression: SpillCompression,
     pub(crate) progress: Progress,
     pub(crate) trace: Option<Trace>,
     pub(crate) cancel: Cancel,
@@ -27,6 +29,7 @@ impl Default for Options {
             workers: 1,
             memory_bytes: 256 << 20,
             spill_folder: std::env::temp_dir(),
+            spill_compression: SpillCompression::default(),
             progress: Progress::default(),
             trace: None,
             cancel: Cancel::default(),
@@ -55,6 +58,13 @@ impl Options {
     /// however the process ends. Default: the system's folder for temporary files.
     pub fn spill_folder(mut self, folder: impl AsRef<Path>) -> Self {
         self.spill_folder = folder.as_ref().to_owned();
+        self
+    }
+
+    /// Whether sorted runs are compressed (zstd, its fastest level) before they are written. Default: where that saves time or room;
+    /// pictures don't shrink, and a fast disk takes text faster than it is compressed.
+    pub fn spill_compression(mut self, compression: SpillCompression) -> Self {
+        self.spill_compression = compression;
         self
     }
 
@@ -88,6 +98,33 @@ impl Options {
     pub fn cluster(mut self, cluster: Cluster) -> Self {
         self.cluster = Some(cluster);
         self
+    }
+
+    /// Joins the cluster that the environment names, where it names one: `PREP_CLUSTER_HOSTS` (`host:port,host:port`),
+    /// `PREP_CLUSTER_PROCESS` (which of these this process is, from 0) and `PREP_CLUSTER_SECRET`. So a program is a cluster's by being started
+    /// once for each host, with the same arguments.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cluster`] where a variable is missing or isn't what it should be, or the others don't come up: see [`Cluster::connect`].
+    pub fn cluster_from_env(self) -> Result<Self, Error> {
+        let Ok(hosts) = std::env::var("PREP_CLUSTER_HOSTS") else {
+            return Ok(self);
+        };
+        let variable = |name: &str| {
+            let missing = |_| Error::Cluster(format!("PREP_CLUSTER_HOSTS is set, and {name} isn't"));
+            std::env::var(name).map_err(missing)
+        };
+        let process = variable("PREP_CLUSTER_PROCESS")?;
+        let process = process.parse().map_err(|_| {
+            Error::Cluster(format!(
+                "PREP_CLUSTER_PROCESS is `{process}`, not a number from 0"
+            ))
+        })?;
+        let spec = ClusterSpec::new(hosts.split(','), process, variable("PREP_CLUSTER_SECRET")?);
+        let arguments = std::env::args_os().skip(1);
+        let arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
+        Ok(self.cluster(Cluster::connect(spec.arguments(arguments))?))
     }
 
     /// Treats each worker as if it were a process of its own: what moves between workers is serialised. For tests of that.
@@ -188,7 +225,7 @@ mod tests {
                     assert!(workers * (arenas + first) <= budget, "{text}");
                     assert!(workers * (arenas + second) <= budget, "{text}");
                     assert!(
-                        (shares.fan_in + 2) * shares.block_bytes <= 2 * shares.arena_bytes,
+                        (shares.fan_in + 3) * shares.block_bytes <= 2 * shares.arena_bytes,
                         "{text}"
                     );
                 }

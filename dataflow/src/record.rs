@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 /// What orders a record inside its split: compared as bytes, so big-endian numbers sort as numbers.
 pub type Key = [u8; 16];
@@ -124,11 +124,11 @@ pub(crate) type ThenBy = fn(&[u8], &[u8]) -> Ordering;
 pub(crate) struct Order(pub(crate) Option<ThenBy>);
 
 impl Order {
-    pub(crate) fn compare(self, one: &Record, other: &Record) -> Ordering {
+    pub(crate) fn compare(self, one: Lying<'_>, other: Lying<'_>) -> Ordering {
         one.split
             .cmp(&other.split)
-            .then_with(|| one.key.cmp(&other.key))
-            .then_with(|| self.payloads(&one.data, &other.data))
+            .then_with(|| number(&one.key).cmp(&number(&other.key)))
+            .then_with(|| self.payloads(one.data, other.data))
             .then_with(|| one.origin.cmp(&other.origin))
     }
 
@@ -136,6 +136,11 @@ impl Order {
     pub(crate) fn payloads(self, one: &[u8], other: &[u8]) -> Ordering {
         self.0.map_or(Ordering::Equal, |compare| compare(one, other))
     }
+}
+
+/// A key as a number, which orders as its bytes do.
+pub(crate) fn number(key: &Key) -> u128 {
+    u128::from_be_bytes(*key)
 }
 
 /// The origin of a record: ordinal of its source in the upper 24 bits, index of the record in it in the lower 40.
@@ -157,26 +162,67 @@ impl Weigh for Record {
     }
 }
 
-/// Appends a record's header: length, split, key, origin, all but the key little-endian.
-pub(crate) fn put_header(record: &Record, to: &mut [u8; RECORD_OVERHEAD_BYTES]) {
+/// A record where it lies: nothing is counted or copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lying<'a> {
+    pub(crate) split: u32,
+    pub(crate) key: Key,
+    pub(crate) origin: u64,
+    pub(crate) data: &'a [u8],
+}
+
+impl Record {
+    /// A record of split 0 that has no key yet: for [`reshard`](crate::Collection::reshard), which gives it one, or to be given one.
+    pub fn new(origin: u64, data: impl Into<Bytes>) -> Self {
+        Self {
+            split: 0,
+            key: [0; 16],
+            origin,
+            data: data.into(),
+        }
+    }
+
+    pub(crate) fn lying(&self) -> Lying<'_> {
+        Lying {
+            split: self.split,
+            key: self.key,
+            origin: self.origin,
+            data: &self.data,
+        }
+    }
+}
+
+/// Writes a record's header: length, split, key, origin, all but the key little-endian.
+pub(crate) fn put_header(record: Lying<'_>, to: &mut [u8; RECORD_OVERHEAD_BYTES]) {
     to[0..4].copy_from_slice(&(record.data.len() as u32).to_le_bytes());
     to[4..8].copy_from_slice(&record.split.to_le_bytes());
     to[8..24].copy_from_slice(&record.key);
     to[24..32].copy_from_slice(&record.origin.to_le_bytes());
 }
 
+/// The record at the front of `bytes`. None: there isn't a whole one.
+pub(crate) fn first_record(bytes: &[u8]) -> Option<Lying<'_>> {
+    let (header, rest) = bytes.split_first_chunk::<RECORD_OVERHEAD_BYTES>()?;
+    let length = u32::from_le_bytes(*header.first_chunk()?) as usize;
+    Some(Lying {
+        split: u32::from_le_bytes(header[4..8].try_into().ok()?),
+        key: header[8..24].try_into().ok()?,
+        origin: u64::from_le_bytes(*header.last_chunk()?),
+        data: rest.get(..length)?,
+    })
+}
+
 /// Takes one record off the front of `bytes`, sharing its memory. None: there isn't a whole one.
 pub(crate) fn take_record(bytes: &mut Bytes) -> Option<Record> {
-    let header = bytes.get(..RECORD_OVERHEAD_BYTES)?;
-    let length = u32::from_le_bytes(header[0..4].try_into().ok()?) as usize;
-    let split = u32::from_le_bytes(header[4..8].try_into().ok()?);
-    let key = header[8..24].try_into().ok()?;
-    let origin = u64::from_le_bytes(header[24..32].try_into().ok()?);
-    if bytes.len() - RECORD_OVERHEAD_BYTES < length {
-        return None;
-    }
-    let data = bytes.slice(RECORD_OVERHEAD_BYTES..RECORD_OVERHEAD_BYTES + length);
-    let _ = bytes.split_to(RECORD_OVERHEAD_BYTES + length);
+    let Lying {
+        split,
+        key,
+        origin,
+        data,
+    } = first_record(bytes)?;
+    let end = RECORD_OVERHEAD_BYTES + data.len();
+    let data = bytes.slice(RECORD_OVERHEAD_BYTES..end);
+    bytes.advance(end);
     Some(Record {
         split,
         key,

@@ -18,7 +18,7 @@ use crate::flow::FlowId;
 use crate::operators::Partition;
 use crate::pipeline::{Collection, Epoch, Pipeline};
 use crate::record::{Order, Record};
-use crate::spill::{Arena, Folder, Run, RunWriter, SortedRun, Watch, merge};
+use crate::spill::{Arena, Folder, Pace, Run, RunWriter, SortedRun, Watch, merge};
 
 /// What to do with records of a split that have the same key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -152,6 +152,7 @@ impl<'scope> Collection<'scope, Record> {
             .sync_activator_for(builder.operator_info().address.to_vec());
         let account = graph.progress().account();
         let counters = graph.progress().counters(name);
+        let pace: Arc<Pace> = Arc::default();
         let (sorter_stage, shares, options_of_job) =
             (stage.clone(), graph.shares.clone(), graph.options.clone());
         builder.build(move |mut capabilities| {
@@ -160,6 +161,8 @@ impl<'scope> Collection<'scope, Record> {
             drop(capabilities);
             let mut waiting = VecDeque::new();
             let mut arena: Option<Arena> = None;
+            // The one that came back from being spilled.
+            let mut spare: Option<Arena> = None;
             let mut sorter: Option<(Sender<Task>, Receiver<Reply>)> = None;
             let mut busy = false;
             let mut finishing = false;
@@ -175,10 +178,13 @@ impl<'scope> Collection<'scope, Record> {
                 });
                 while let Some(reply) = sorter.as_ref().and_then(|(_, replies)| replies.try_recv().ok()) {
                     busy = false;
-                    if let Reply::Sorted(run) = reply
-                        && let Some(capability) = done.take()
-                    {
-                        output.activate().session(&capability).give(Arc::new(run));
+                    match reply {
+                        Reply::Spilled(arena) => spare = Some(arena),
+                        Reply::Sorted(run) => {
+                            if let Some(capability) = done.take() {
+                                output.activate().session(&capability).give(Arc::new(run));
+                            }
+                        }
                     }
                 }
                 if job.stopped() || finishing {
@@ -191,6 +197,8 @@ impl<'scope> Collection<'scope, Record> {
                         let folder = Folder {
                             path: options_of_job.spill_folder.clone(),
                             block_bytes: shares.block_bytes,
+                            compression: options_of_job.spill_compression,
+                            pace: pace.clone(),
                             account: account.clone(),
                             job: job.clone(),
                         };
@@ -216,7 +224,10 @@ impl<'scope> Collection<'scope, Record> {
                         if busy {
                             return; // Both are full: the capabilities that wait hold the sources back.
                         }
-                        let full = std::mem::replace(arena, Arena::new(shares.arena_bytes, &account));
+                        let next = spare
+                            .take()
+                            .unwrap_or_else(|| Arena::new(shares.arena_bytes, &account));
+                        let full = std::mem::replace(arena, next);
                         busy = true;
                         give(Task::Spill(full));
                     }
@@ -232,6 +243,8 @@ impl<'scope> Collection<'scope, Record> {
                 }
                 if frontiers[0].is_empty() {
                     finishing = true;
+                    // The merge needs its memory.
+                    spare = None;
                     give(Task::Finish(std::mem::replace(arena, Arena::new(0, &account))));
                 }
             }
@@ -253,7 +266,7 @@ enum Task {
 }
 
 enum Reply {
-    Spilled,
+    Spilled(Arena),
     Sorted(SortedRun),
 }
 
@@ -278,8 +291,8 @@ impl Sorter {
             }
             let (reply, last) = match task {
                 Task::Spill(arena) => {
-                    self.spill(arena)?;
-                    (Reply::Spilled, false)
+                    let arena = self.spill(arena)?.recycle(&self.folder.account);
+                    (Reply::Spilled(arena), false)
                 }
                 Task::Finish(arena) => (Reply::Sorted(self.finish(arena)?), true),
             };
@@ -293,17 +306,18 @@ impl Sorter {
         Ok(())
     }
 
-    fn spill(&mut self, mut arena: Arena) -> Result<(), Error> {
+    /// Gives the arena back, as it is.
+    fn spill(&mut self, mut arena: Arena) -> Result<Arena, Error> {
         let sorting = crate::trace::span("sort", "sort a run");
         arena.sort(self.order);
         drop(sorting);
         let _spilling = crate::trace::span("sort", "spill");
         let mut writer = RunWriter::create(&self.folder, arena.data_bytes())?;
-        for position in 0..arena.entries.len() {
-            writer.push(&arena.get(position))?;
+        for position in 0..arena.len() {
+            writer.push(arena.get(position))?;
         }
         self.runs.push(writer.finish()?);
-        Ok(())
+        Ok(arena)
     }
 
     fn finish(&mut self, arena: Arena) -> Result<SortedRun, Error> {
@@ -311,7 +325,9 @@ impl Sorter {
         if self.runs.is_empty() {
             return Ok(SortedRun::in_memory(arena, watch));
         }
-        if !arena.is_empty() {
+        if arena.is_empty() {
+            drop(arena);
+        } else {
             self.spill(arena)?;
         }
         let _merging = crate::trace::span("sort", "merge");
@@ -320,7 +336,7 @@ impl Sorter {
             self.fan_in,
             &self.folder,
             self.order,
-            &mut |record| watch.see(record.split, record.key, record.origin, &record.data),
+            &mut |record| watch.see(record),
         )?;
         Ok(SortedRun::on_disk(run, watch))
     }

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::progress::{Account, Held};
-use crate::record::{Key, Order, Record};
+use crate::record::{Key, Lying, Order, Record, number};
 
-/// One record of an arena, 40 bytes. Compares as records are ordered: by split, key, origin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// One record of an arena, 40 bytes.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
-    pub(crate) split: u32,
-    pub(crate) key: Key,
-    pub(crate) origin: u64,
-    pub(crate) length: u32,
+    key: Key,
+    origin: u64,
+    split: u32,
+    length: u32,
     block: u32,
     offset: u32,
 }
 
 impl Entry {
-    fn data<'a>(&self, blocks: &'a [Bytes]) -> &'a [u8] {
+    fn data<'a>(&self, blocks: &'a [Vec<u8>]) -> &'a [u8] {
         let start = self.offset as usize;
         // Empty records at the very end may name a block that was never begun.
         blocks
@@ -32,9 +32,11 @@ impl Entry {
 #[derive(Debug)]
 pub(crate) struct Arena {
     block_bytes: usize,
-    blocks: Vec<Bytes>,
+    blocks: Vec<Vec<u8>>,
     current: Vec<u8>,
-    pub(crate) entries: Vec<Entry>,
+    entries: Vec<Entry>,
+    /// Blocks of an earlier filling, empty: their memory is there and need not be asked for again.
+    spare: Vec<Vec<u8>>,
     bytes: usize,
     held: Held,
 }
@@ -47,8 +49,33 @@ impl Arena {
             blocks: Vec::new(),
             current: Vec::new(),
             entries: Vec::new(),
+            spare: Vec::new(),
             bytes: 0,
             held: account.hold(0),
+        }
+    }
+
+    /// Empties the arena and keeps its memory, but for blocks that were made for a single long record.
+    pub(crate) fn recycle(mut self, account: &Arc<Account>) -> Self {
+        self.freeze();
+        let Self {
+            block_bytes,
+            blocks,
+            mut spare,
+            mut entries,
+            ..
+        } = self;
+        spare.extend(blocks.into_iter().filter(|block| block.capacity() == block_bytes));
+        spare.iter_mut().for_each(Vec::clear);
+        entries.clear();
+        Self {
+            block_bytes,
+            blocks: Vec::new(),
+            current: Vec::new(),
+            entries,
+            held: account.hold(spare.len() * block_bytes),
+            spare,
+            bytes: 0,
         }
     }
 
@@ -56,23 +83,40 @@ impl Arena {
         self.entries.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Memory taken, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Payload bytes, which is what a run on disk takes at least.
+    /// Payload bytes, which is what a run on disk takes at least where it doesn't shrink.
     pub(crate) fn data_bytes(&self) -> u64 {
         self.entries.iter().map(|entry| u64::from(entry.length)).sum()
     }
 
     pub(crate) fn push(&mut self, record: &Record) {
         let length = record.data.len();
-        let mut grown = size_of::<Entry>();
+        self.bytes += size_of::<Entry>();
+        self.held.grow(size_of::<Entry>());
         if self.current.capacity() - self.current.len() < length {
             self.freeze();
-            self.current = Vec::with_capacity(self.block_bytes.max(length));
-            grown += self.current.capacity();
+            let spare = if length <= self.block_bytes {
+                self.spare.pop()
+            } else {
+                None
+            };
+            self.current = match spare {
+                Some(block) => block,
+                None => {
+                    let block = Vec::with_capacity(self.block_bytes.max(length));
+                    self.held.grow(block.capacity());
+                    block
+                }
+            };
+            self.bytes += self.current.capacity();
         }
         self.entries.push(Entry {
             split: record.split,
@@ -83,43 +127,83 @@ impl Arena {
             offset: self.current.len() as u32,
         });
         self.current.extend_from_slice(&record.data);
-        self.bytes += grown;
-        self.held.grow(grown);
     }
 
     fn freeze(&mut self) {
         if self.current.capacity() > 0 {
-            self.blocks.push(std::mem::take(&mut self.current).into());
+            self.blocks.push(std::mem::take(&mut self.current));
         }
     }
 
     /// Orders the index. No payload moves.
     pub(crate) fn sort(&mut self, order: Order) {
         self.freeze();
-        if order.0.is_none() {
-            self.entries.sort_unstable();
-            return;
-        }
         let blocks = &self.blocks;
-        self.entries.sort_unstable_by(|one, other| {
-            (one.split, one.key)
-                .cmp(&(other.split, other.key))
-                .then_with(|| order.payloads(one.data(blocks), other.data(blocks)))
-                .then_with(|| one.cmp(other))
-        });
+        let place = |entry: &Entry| (entry.origin, entry.length, entry.block, entry.offset);
+        if order.0.is_none() {
+            self.entries.sort_unstable_by(|one, other| {
+                one.split
+                    .cmp(&other.split)
+                    .then_with(|| number(&one.key).cmp(&number(&other.key)))
+                    .then_with(|| place(one).cmp(&place(other)))
+            });
+        } else {
+            self.entries.sort_unstable_by(|one, other| {
+                one.split
+                    .cmp(&other.split)
+                    .then_with(|| number(&one.key).cmp(&number(&other.key)))
+                    .then_with(|| order.payloads(one.data(blocks), other.data(blocks)))
+                    .then_with(|| place(one).cmp(&place(other)))
+            });
+        }
     }
 
     /// Keeps of the sorted index what `keep` says.
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Entry, &[u8]) -> bool) {
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(Lying<'_>) -> bool) {
         let blocks = &self.blocks;
-        self.entries.retain(|entry| keep(entry, entry.data(blocks)));
+        self.entries.retain(|entry| keep(lying(entry, blocks)));
     }
 
-    /// The record at a position of the sorted index; it shares the arena's memory.
+    /// The record at a position of the sorted index.
+    pub(crate) fn get(&self, position: usize) -> Lying<'_> {
+        lying(&self.entries[position], &self.blocks)
+    }
+
+    /// Ends the filling: the records can be shared from now on.
+    pub(crate) fn finish(mut self) -> Finished {
+        self.freeze();
+        // What was kept for a next filling isn't needed; it stays accounted for, which is on the safe side.
+        drop(self.spare);
+        Finished {
+            blocks: self.blocks.into_iter().map(Bytes::from).collect(),
+            entries: self.entries,
+            _held: self.held,
+        }
+    }
+}
+
+fn lying<'a>(entry: &Entry, blocks: &'a [Vec<u8>]) -> Lying<'a> {
+    Lying {
+        split: entry.split,
+        key: entry.key,
+        origin: entry.origin,
+        data: entry.data(blocks),
+    }
+}
+
+/// A sorted arena whose records are shared.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    blocks: Vec<Bytes>,
+    entries: Vec<Entry>,
+    _held: Held,
+}
+
+impl Finished {
+    /// The record at a position; it shares the arena's memory.
     pub(crate) fn get(&self, position: usize) -> Record {
         let entry = &self.entries[position];
         let start = entry.offset as usize;
-        // Empty records at the very end may name a block that was never begun.
         let data = match self.blocks.get(entry.block as usize) {
             Some(block) => block.slice(start..start + entry.length as usize),
             None => Bytes::new(),
@@ -164,12 +248,36 @@ mod tests {
             assert!(
                 progress.held_bytes() as usize == arena.bytes() && arena.bytes() as u64 > arena.data_bytes()
             );
+            let held = progress.held_bytes();
             arena.sort(Order::default());
             let mut expected: Vec<Record> = (0..150).map(record).collect();
             expected.sort_by_key(|record| (record.key, record.origin));
             for (position, record) in expected.iter().enumerate() {
-                assert!(arena.get(position) == *record, "position {position}");
+                assert!(arena.get(position) == record.lying(), "position {position}");
             }
+            // The same again in the same memory, long records aside.
+            let mut arena = arena.recycle(&progress.account());
+            assert!(arena.is_empty() && arena.bytes() == 0 && progress.held_bytes() < held);
+            for number in 0..150 {
+                arena.push(&record(number));
+            }
+            assert!(progress.held_bytes() <= held);
+            arena.sort(Order::default());
+            assert!(
+                expected
+                    .iter()
+                    .enumerate()
+                    .all(|(position, record)| arena.get(position) == record.lying())
+            );
+            let arena = arena.finish();
+            assert!(
+                expected
+                    .iter()
+                    .enumerate()
+                    .all(|(position, record)| arena.get(position) == *record)
+            );
+            drop(arena);
+            assert_eq!(progress.held_bytes(), 0);
         }
     }
 }

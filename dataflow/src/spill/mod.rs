@@ -5,5 +5,6 @@ mod run;
 mod sorted;
 
 pub(crate) use arena::Arena;
-pub(crate) use run::{Folder, Run, RunWriter, merge};
+pub use run::SpillCompression;
+pub(crate) use run::{Folder, Pace, Run, RunWriter, merge};
 pub(crate) use sorted::{Cursor, Duplicate, SortedRun, Watch};

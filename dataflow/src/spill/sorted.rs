@@ -5,8 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::Error;
-use crate::record::{Key, Order, Record, take_record};
+use crate::record::{Key, Lying, Order, Record, take_record};
 use crate::schedule::SplitTotals;
+use crate::spill::arena::Finished;
+use crate::spill::run::Unpacker;
 use crate::spill::{Arena, Run};
 
 /// Two records with one key: split, key, and the origins, the smaller first. Compares in this order, so that the least is the same
@@ -46,7 +48,13 @@ impl Watch {
     }
 
     /// Whether the record is to be kept.
-    pub(crate) fn see(&mut self, split: u32, key: Key, origin: u64, data: &[u8]) -> bool {
+    pub(crate) fn see(&mut self, record: Lying<'_>) -> bool {
+        let Lying {
+            split,
+            key,
+            origin,
+            data,
+        } = record;
         if let Some((previous_split, previous_key, previous_origin)) = self.previous
             && (previous_split, previous_key) == (split, key)
             && self.order.payloads(&self.previous_data, data).is_eq()
@@ -71,7 +79,7 @@ impl Watch {
 
 #[derive(Debug)]
 enum Body {
-    Memory(Arena),
+    Memory(Finished),
     Disk(Run),
 }
 
@@ -89,8 +97,8 @@ impl SortedRun {
     /// Sorts an arena where it is.
     pub(crate) fn in_memory(mut arena: Arena, mut watch: Watch) -> Self {
         arena.sort(watch.order);
-        arena.retain(|entry, data| watch.see(entry.split, entry.key, entry.origin, data));
-        Self::new(Body::Memory(arena), watch)
+        arena.retain(|record| watch.see(record));
+        Self::new(Body::Memory(arena.finish()), watch)
     }
 
     /// Takes over a run whose records `watch` has seen.
@@ -126,6 +134,7 @@ pub(crate) struct Cursor {
     position: u64,
     block: usize,
     rest: Bytes,
+    unpacker: Unpacker,
 }
 
 impl Cursor {
@@ -135,6 +144,7 @@ impl Cursor {
             position: 0,
             block: usize::MAX,
             rest: Bytes::new(),
+            unpacker: Unpacker::default(),
         }
     }
 
@@ -169,7 +179,7 @@ impl Cursor {
         let mut records = Vec::with_capacity(count.min(1 << 16) as usize);
         if count > 0 && (self.block == usize::MAX || self.position != position) {
             self.block = run.block_at(position);
-            self.rest = run.read(self.block)?;
+            self.rest = run.read(self.block, &mut self.unpacker)?;
             for _ in run.first_of(self.block)..position {
                 let _ = take_record(&mut self.rest);
             }
@@ -183,7 +193,7 @@ impl Cursor {
                 }
                 None => {
                     self.block += 1;
-                    self.rest = run.read(self.block)?;
+                    self.rest = run.read(self.block, &mut self.unpacker)?;
                 }
             }
         }
@@ -211,7 +221,7 @@ mod tests {
         ) {
             let home = tempfile::tempdir().unwrap();
             let account = Progress::new().account();
-            let folder = Folder { path: home.path().into(), block_bytes: 150, account: account.clone(), job: Job::new(Cancel::new()) };
+            let folder = Folder { path: home.path().into(), block_bytes: 150, compression: crate::SpillCompression::Always, pace: Default::default(), account: account.clone(), job: Job::new(Cancel::new()) };
             let mut arena = Arena::new(0, &account);
             let mut writer = RunWriter::create(&folder, 0).unwrap();
             let mut watch = Watch::new(3, false, Order::default());
@@ -224,8 +234,8 @@ mod tests {
                 arena.push(record);
             }
             for record in &records {
-                writer.push(record).unwrap();
-                watch.see(record.split, record.key, record.origin, &record.data);
+                writer.push(record.lying()).unwrap();
+                watch.see(record.lying());
             }
             let memory = SortedRun::in_memory(arena, Watch::new(3, false, Order::default()));
             let disk = SortedRun::on_disk(writer.finish().unwrap(), watch);

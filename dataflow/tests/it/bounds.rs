@@ -102,7 +102,7 @@ fn many_times_the_budget_flows_through_a_sort_into_slow_writers() {
         );
         let (bytes, peak) = (progress.stage("Write").unwrap().bytes, progress.peak_held_bytes());
         assert!(bytes > 5 * BUDGET as u64);
-        assert!(progress.spilled_bytes() >= bytes);
+        assert!(progress.spilled_runs() as usize > 5 * workers);
         assert!(
             peak <= BUDGET as u64,
             "{workers} workers held {peak} of {BUDGET} bytes"

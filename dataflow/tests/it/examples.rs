@@ -1,65 +1,155 @@
 //! The example programs do what they say.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
 use prep_dataflow::Options;
 
-#[path = "../../examples/distinct_lines.rs"]
+#[path = "../../examples/dedup_text.rs"]
 #[expect(dead_code, reason = "the program's `main` is not called")]
-mod distinct_lines;
+mod dedup_text;
+#[path = "../../examples/resize_images.rs"]
+#[expect(dead_code, reason = "the program's `main` is not called")]
+mod resize_images;
+
+/// The files of a folder, by name.
+fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut files: Vec<(String, Vec<u8>)> = entries
+        .map(|path| {
+            (
+                path.file_name().unwrap().to_string_lossy().into_owned(),
+                std::fs::read(&path).unwrap(),
+            )
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// What a job writes with any workers, which must be the same.
+fn same(home: &Path, job: impl Fn(PathBuf, Options)) -> Vec<(String, Vec<u8>)> {
+    let mut outputs = Vec::new();
+    for (workers, memory) in [(1, 256 << 20), (2, 0), (5, 64 << 20)] {
+        let folder = home.join(format!("out-{workers}"));
+        std::fs::create_dir(&folder).unwrap();
+        job(
+            folder.clone(),
+            Options::default().workers(workers).memory_bytes(memory),
+        );
+        outputs.push(files(&folder));
+    }
+    assert!(outputs.windows(2).all(|pair| pair[0] == pair[1]));
+    outputs.remove(0)
+}
 
 #[test]
-fn distinct_lines_are_written_once_whatever_the_workers() {
+fn texts_are_written_once_in_their_order_whatever_the_workers() {
     let home = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = home.path().join(name);
         std::fs::write(&path, text).unwrap();
         path
     };
-    let numbers: String = (0..5000)
-        .map(|number| format!("line {}\n", number % 3000))
+    let numbers: String = (0..30_000)
+        .map(|number| format!("line {}\n", number % 20_000))
         .collect();
-    let files = vec![
-        file("a", "one\ntwo\none\n"),
-        file("b", &numbers),
-        file("c", ""),
-        file("d", "two\nthree"),
-    ];
-    let mut outputs = Vec::new();
-    for workers in [1, 2, 5] {
-        let folder = home.path().join(format!("out-{workers}"));
-        std::fs::create_dir(&folder).unwrap();
-        assert_eq!(
-            distinct_lines::distinct_lines(
-                files.clone(),
-                folder.clone(),
-                Options::default().workers(workers)
-            )
-            .unwrap(),
-            3003
-        );
-        let shards: Vec<String> = (0..4)
-            .map(|shard| std::fs::read_to_string(folder.join(format!("lines-{shard:05}.txt"))).unwrap())
-            .collect();
-        outputs.push(shards);
-    }
-    assert!(outputs.windows(2).all(|pair| pair[0] == pair[1]));
-    let mut lines: Vec<&str> = outputs[0].iter().flat_map(|shard| shard.lines()).collect();
-    assert!(
-        outputs[0]
-            .iter()
-            .all(|shard| (750..=751).contains(&shard.lines().count()))
+    let texts = ["one\ntwo\none\n", &numbers, "", "two\nthree", &numbers];
+    let paths: Vec<PathBuf> = texts
+        .iter()
+        .enumerate()
+        .map(|(index, text)| file(&format!("in-{index}"), text))
+        .collect();
+    let output = same(home.path(), |folder, options| {
+        let counts = dedup_text::dedup(b'\n', paths.clone(), folder, options).unwrap();
+        assert_eq!(counts, (60_005, 20_003));
+    });
+    let names: Vec<&str> = output.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names[0], "text-00000-of-00004.txt");
+    assert_eq!(names.len(), 4);
+    let written: Vec<u8> = output.into_iter().flat_map(|(_, text)| text).collect();
+    let mut seen = BTreeSet::new();
+    let expected: String = texts
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter(|line| seen.insert(*line))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    assert!(written == expected.into_bytes());
+
+    let whole = home.path().join("whole");
+    std::fs::create_dir(&whole).unwrap();
+    assert_eq!(
+        dedup_text::dedup(0, paths, whole, Options::default()).unwrap(),
+        (4, 3),
+        "the empty file has no text"
     );
-    lines.sort_unstable();
-    let mut expected: Vec<String> = (0..3000).map(|number| format!("line {number}")).collect();
-    expected.extend(["one", "two", "three"].map(str::to_owned));
-    expected.sort_unstable();
-    assert_eq!(lines, expected);
 
     let missing = vec![home.path().join("missing")];
-    let error =
-        distinct_lines::distinct_lines(missing, home.path().to_owned(), Options::default()).unwrap_err();
+    let error = dedup_text::dedup(b'\n', missing, home.path().to_owned(), Options::default()).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(
         cause.starts_with("could not read `") && cause.contains("missing"),
         "{cause}"
     );
+}
+
+/// A picture whose bytes follow from its number.
+fn picture(number: usize, width: u16, height: u16) -> Vec<u8> {
+    let pixels: Vec<u8> = (0..usize::from(width) * usize::from(height) * 3)
+        .map(|at| ((at / 3 % usize::from(width)) * (number % 7 + 1) + at / 200) as u8)
+        .collect();
+    let mut jpeg = Vec::new();
+    jpeg_encoder::Encoder::new(&mut jpeg, 80)
+        .encode(&pixels, width, height, jpeg_encoder::ColorType::Rgb)
+        .unwrap();
+    jpeg
+}
+
+#[test]
+fn pictures_are_resized_in_the_order_of_their_names_whatever_the_workers() {
+    let home = tempfile::tempdir().unwrap();
+    let paths: Vec<PathBuf> = (0..60)
+        .map(|number: u16| {
+            let path = home.path().join(format!("{number:03}.jpg"));
+            // Every fifth is too low.
+            let height = if number % 5 == 2 { 20 } else { 50 };
+            std::fs::write(&path, picture(number.into(), 40 + number % 3 * 17, height)).unwrap();
+            path
+        })
+        .collect();
+    let output = same(home.path(), |folder, options| {
+        let written = resize_images::squares(32, paths.clone(), folder, options);
+        assert_eq!(written.unwrap(), 48);
+    });
+    assert_eq!(output[3].0, "images.array_record-00003-of-00004");
+    let mut pictures = Vec::new();
+    for (name, _) in &output {
+        let reader = prep_formats::array_record::Reader::open(home.path().join("out-1").join(name)).unwrap();
+        assert_eq!(reader.num_records(), 12);
+        pictures.extend((0..12).map(|index| {
+            reader
+                .record(index, &mut prep_formats::array_record::Scratch::default())
+                .unwrap()
+                .to_vec()
+        }));
+    }
+    let mut resizer = fast_image_resize::Resizer::new();
+    let expected = paths
+        .iter()
+        .filter_map(|path| resize_images::resize(&std::fs::read(path).unwrap(), 32, &mut resizer).unwrap());
+    assert!(pictures.iter().eq(expected.collect::<Vec<_>>().iter()));
+    let mut decoder =
+        zune_jpeg::JpegDecoder::new(zune_jpeg::zune_core::bytestream::ZCursor::new(&pictures[0]));
+    decoder.decode_headers().unwrap();
+    let info = decoder.info().unwrap();
+    assert_eq!((info.width, info.height), (32, 32));
+
+    std::fs::write(&paths[31], &picture(31, 60, 60)[..200]).unwrap();
+    let folder = home.path().join("out-1");
+    let error = resize_images::squares(32, paths, folder, Options::default().workers(2)).unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains("031.jpg"), "{cause}");
 }

@@ -72,7 +72,7 @@ fn sort_texts(
 /// Bug log, B27: string keys of mixed length keep their order at any size.
 #[test]
 fn long_keys_are_ordered_by_all_their_bytes_few_and_many() {
-    for count in [10u64, 20_000] {
+    for count in [10u64, 200_000] {
         let texts = texts(count);
         let mut expected = texts.clone();
         expected.sort();
@@ -84,7 +84,7 @@ fn long_keys_are_ordered_by_all_their_bytes_few_and_many() {
                     found, expected,
                     "{count} texts, {workers} workers, {memory} bytes"
                 );
-                assert_eq!(progress.spilled_runs() > 0, memory == 0 && count > 10);
+                assert!(memory > 0 || count == 10 || progress.spilled_runs() > 1);
             }
         }
     }
