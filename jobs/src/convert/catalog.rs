@@ -299,19 +299,28 @@ fn infer(out: &Path, paths: &[&str], workers: usize, monitor: &Monitor) -> Resul
             DType::String => Feature::Text,
             dtype => Feature::Scalar { dtype },
         };
-        let shortest = if seen.records == records { seen.shortest } else { 0 };
-        found.push((
-            name,
-            match (shortest, seen.longest) {
-                (1, 1) => single,
-                (n, m) if n == m && dtype != DType::String => Feature::Tensor {
-                    shape: vec![Some(n as u64)],
-                    dtype,
-                    encoding: Encoding::None,
-                },
-                _ => Feature::sequence(single),
+        let feature = match (seen.shortest, seen.longest) {
+            (1, 1) => single,
+            // Absent, or there without a value.
+            (0, 1) => Feature::Optional(Box::new(Feature::Scalar { dtype })),
+            (n, m) if n == m && dtype != DType::String => Feature::Tensor {
+                shape: vec![Some(n as u64)],
+                dtype,
+                encoding: Encoding::None,
             },
-        ));
+            _ => Feature::sequence(single),
+        };
+        let feature = match feature {
+            Feature::Text if seen.records < records => Feature::Scalar { dtype },
+            other => other,
+        };
+        let is_absent = seen.records < records && !matches!(feature, Feature::Optional(_));
+        let feature = if is_absent {
+            Feature::Optional(Box::new(feature))
+        } else {
+            feature
+        };
+        found.push((name, feature));
     }
     Ok(Features::new(found)?)
 }
