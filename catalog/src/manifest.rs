@@ -50,8 +50,13 @@ pub struct SourceManifest {
     pub name: String,
     /// Size in bytes.
     pub bytes: u64,
-    /// SHA-256, hex.
+    /// SHA-256, hex; empty where only headers were hashed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sha256: String,
+    /// SHA-256 of the headers of a tar archive, and of the tar archives in it, hex: for archives that are too large to be read twice. It vouches
+    /// for names, sizes and times of members, not for their contents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tar_headers_sha256: Option<String>,
 }
 
 /// A split's shards.
@@ -188,6 +193,16 @@ impl Manifest {
             ));
         }
         for source in &self.sources {
+            if let Some(headers) = &source.tar_headers_sha256 {
+                check_hex(
+                    &format!("source `{}`: tar_headers_sha256", source.name),
+                    headers,
+                    64,
+                )?;
+                if source.sha256.is_empty() {
+                    continue;
+                }
+            }
             check_hex(&format!("source `{}`: sha256", source.name), &source.sha256, 64)?;
         }
         let mut split_names = HashSet::new();
@@ -298,6 +313,7 @@ pub(crate) mod tests {
                 name: "archive.tar.gz".into(),
                 bytes: 7,
                 sha256: "cd".repeat(32),
+                tar_headers_sha256: None,
             }],
             splits: vec![split("train", [3, 2]), split("test", [1, 0])],
         }
@@ -317,9 +333,22 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_source_may_be_known_by_its_headers_only() {
+        let mut manifest = example("a", None, "1.0.0", 7);
+        let with_all = manifest.clone().to_json();
+        assert!(!with_all.contains("tar_headers"));
+        manifest.sources[0].sha256.clear();
+        manifest.sources[0].tar_headers_sha256 = Some("ef".repeat(32));
+        let folder = tempfile::tempdir().unwrap();
+        let at = Location::from_path(folder.path());
+        manifest.write(&at).unwrap();
+        assert_eq!(Manifest::read(&at).unwrap(), manifest);
+    }
+
+    #[test]
     fn what_does_not_hold_together_is_refused() {
         type Change = fn(&mut Manifest);
-        let changes: [(&str, Change); 19] = [
+        let changes: [(&str, Change); 20] = [
             ("format is 2", |m| m.format = 2),
             ("dataset name", |m| m.name = "../x".into()),
             ("config", |m| m.config = Some("..".into())),
@@ -328,6 +357,9 @@ pub(crate) mod tests {
             ("recipe_sha256", |m| m.recipe_sha256 = "AB".repeat(32)),
             ("layout", |m| m.layout = "heap".into()),
             ("source `archive.tar.gz`", |m| m.sources[0].sha256.clear()),
+            ("tar_headers_sha256", |m| {
+                m.sources[0].tar_headers_sha256 = Some("x".into());
+            }),
             ("not a name of a split", |m| m.splits[0].name = "a/b".into()),
             ("comes twice", |m| m.splits[1].name = "train".into()),
             ("stay inside", |m| {

@@ -435,6 +435,8 @@ pub struct Raw {
     pub record: u64,
     /// Its bytes, in whatever form [`Builder::decode`] takes.
     pub data: Bytes,
+    /// A number for the builder's own use.
+    pub tag: u64,
     /// Where the value of the feature [`Builder::payload`] lies, if it stays there until the example is written.
     pub extent: Option<Extent>,
 }
@@ -468,6 +470,7 @@ impl Raw {
             part,
             record,
             data: data.into(),
+            tag: 0,
             extent: None,
         }
     }
@@ -479,6 +482,13 @@ impl Raw {
             extent: Some(extent),
             ..Self::new(split, record, part, Bytes::new())
         }
+    }
+
+    /// The same with a number that [`Builder::decode`] needs, such as a label.
+    #[must_use]
+    pub fn with_tag(mut self, tag: u64) -> Self {
+        self.tag = tag;
+        self
     }
 
     /// The same with another key.
@@ -506,6 +516,7 @@ pub(crate) trait OutputSink {
     fn emit(&mut self, raw: Raw) -> Result<()>;
     fn fault(&mut self, split: usize, part: u32, record: u64, reason: &str) -> Result<()>;
     fn class_names(&mut self, feature: &str, names: Vec<String>) -> Result<()>;
+    fn warn(&mut self, text: &str);
 }
 
 impl<'a> Output<'a> {
@@ -532,6 +543,11 @@ impl<'a> Output<'a> {
     /// The user did not ask to skip such records, or there were too many; pass the error on.
     pub fn fault(&mut self, split: usize, part: u32, record: u64, reason: &str) -> Result<()> {
         self.sink.fault(split, part, record, reason)
+    }
+
+    /// Tells the user of something odd that is no fault of a record.
+    pub fn warn(&mut self, text: &str) {
+        self.sink.warn(text);
     }
 
     /// Sets the names of a class label's classes, where the source knows them better than the spec.

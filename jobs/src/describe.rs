@@ -46,7 +46,12 @@ pub fn resolved(resolved: &Resolved) -> Result<Value> {
     object["sources"] = manifest
         .sources
         .iter()
-        .map(|source| json!({"name": source.name, "bytes": source.bytes, "sha256": source.sha256}))
+        .map(|source| match &source.tar_headers_sha256 {
+            Some(headers) => {
+                json!({"name": source.name, "bytes": source.bytes, "sha256": null, "tar_headers_sha256": headers})
+            }
+            None => json!({"name": source.name, "bytes": source.bytes, "sha256": source.sha256}),
+        })
         .collect();
     object["statistics"] = json!({
         "examples": sum(|split| split.examples),

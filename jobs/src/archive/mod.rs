@@ -13,6 +13,31 @@ pub use section::Section;
 pub use stream::Stream;
 pub use tar::{Member, MemberKind, Tar};
 
+/// The path of an archive's member without detours, as a name: `./a//b/../c` is `a/c`. `None` for what TFDS leaves out: absolute paths,
+/// those that lead out of the archive, hidden files, and backups (`name~`).
+///
+/// Source: TFDS 4.9, `core/download/extractor.py` (`_normpath`).
+pub fn normal_path(path: &str) -> Option<String> {
+    if path.starts_with('/') {
+        return None;
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            part => parts.push(part),
+        }
+    }
+    let (first, last) = (parts.first()?, parts.last()?);
+    if first.starts_with('.') || last.starts_with('.') || last.ends_with('~') {
+        return None;
+    }
+    Some(parts.join("/"))
+}
+
 /// A stream of bytes of which some may be left out, perhaps without reading them.
 pub trait Skip: Read {
     /// Leaves out so many bytes, or what there is up to the end; gives their number.
@@ -37,5 +62,31 @@ impl<S: Skip + ?Sized> Skip for &mut S {
 impl<S: Skip + ?Sized> Skip for Box<S> {
     fn skip(&mut self, bytes: u64) -> io::Result<u64> {
         (**self).skip(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_those_of_tfds() {
+        let cases = [
+            ("a/b.JPEG", Some("a/b.JPEG")),
+            ("./a//b.JPEG", Some("a/b.JPEG")),
+            ("a/../b", Some("b")),
+            ("a/..", None),
+            ("../b", None),
+            ("/b", None),
+            ("", None),
+            ("./", None),
+            (".hidden/b", None),
+            ("a/.b", None),
+            ("a/.b/c", Some("a/.b/c")),
+            ("a/b~", None),
+        ];
+        for (path, wanted) in cases {
+            assert_eq!(normal_path(path).as_deref(), wanted, "{path}");
+        }
     }
 }

@@ -15,6 +15,8 @@
 
 use std::io::{self, Read};
 
+use sha2::{Digest, Sha256};
+
 use crate::archive::Skip;
 
 const BLOCK_BYTES: usize = 512;
@@ -70,6 +72,8 @@ pub struct Tar<R> {
     /// Path of the current member, and of the last that was gone over to its end.
     current: Option<String>,
     last_whole: Option<String>,
+    /// Of all headers, if it is wanted.
+    headers: Option<Sha256>,
 }
 
 impl<R: Skip> Tar<R> {
@@ -84,7 +88,21 @@ impl<R: Skip> Tar<R> {
             ended: false,
             current: None,
             last_whole: None,
+            headers: None,
         }
+    }
+
+    /// Hashes all headers, those with long names included: see [`headers_sha256`](Self::headers_sha256).
+    #[must_use]
+    pub fn hashing_headers(mut self) -> Self {
+        self.headers = Some(Sha256::new());
+        self
+    }
+
+    /// SHA-256 of the headers so far, if they are [hashed](Self::hashing_headers). It changes with the name, size, time or place of a member, but
+    /// not with its contents.
+    pub fn headers_sha256(&self) -> Option<[u8; 32]> {
+        Some(self.headers.clone()?.finalize().into())
     }
 
     /// Goes to the next member; `None` at the end of the archive.
@@ -144,6 +162,9 @@ impl<R: Skip> Tar<R> {
                 }
                 let mut text = Vec::new();
                 self.read_to_end(&mut text)?;
+                if let Some(headers) = &mut self.headers {
+                    headers.update(&text);
+                }
                 match kind {
                     b'L' => long_name = Some(until_zero(&text)),
                     b'x' => {
@@ -236,6 +257,9 @@ impl<R: Skip> Tar<R> {
             }
         }
         self.offset += BLOCK_BYTES as u64;
+        if let Some(headers) = &mut self.headers {
+            headers.update(block);
+        }
         Ok(true)
     }
 

@@ -646,6 +646,10 @@ impl OutputSink for Sink<'_> {
         self.ledger.fault(split, part, record, anyhow!("{reason}"))
     }
 
+    fn warn(&mut self, text: &str) {
+        self.ledger.monitor.warn(text.to_owned());
+    }
+
     fn class_names(&mut self, feature: &str, names: Vec<String>) -> Result<()> {
         let found = self.ledger.features.iter().find(|(name, _)| *name == feature);
         let Some((

@@ -12,7 +12,7 @@ use prep_formats::features::{Feature, Features};
 use prep_formats::store::Location;
 
 use crate::build::Output;
-use crate::builder::DatasetSpec;
+use crate::builder::{DatasetSpec, SourceIdentity, SourcePlace};
 use crate::fetch::{Checksum, Fetched};
 
 /// Writes all files of a version but its shards into `out`, durably, and gives the manifest, which is written last.
@@ -35,6 +35,21 @@ pub(crate) fn write(
     )?;
     manifest.write(&Location::from_path(out))?;
     Ok(manifest)
+}
+
+/// A source as manifests have it.
+pub(crate) fn source(name: &str, sum: &Checksum) -> SourceManifest {
+    let digest = hex::encode(sum.sha256);
+    let (sha256, tar_headers_sha256) = match sum.identity {
+        SourceIdentity::Sha256 => (digest, None),
+        SourceIdentity::TarHeaders => (String::new(), Some(digest)),
+    };
+    SourceManifest {
+        name: name.to_owned(),
+        bytes: sum.bytes,
+        sha256,
+        tar_headers_sha256,
+    }
 }
 
 /// The schema with the names of classes that the sources gave.
@@ -99,11 +114,6 @@ fn manifest(
                 .collect(),
         });
     }
-    let source = |(source, sum): (&Fetched, &Checksum)| SourceManifest {
-        name: source.name.clone(),
-        bytes: sum.bytes,
-        sha256: hex::encode(sum.sha256),
-    };
     Ok(Manifest {
         format: 1,
         name: spec.name.clone(),
@@ -112,7 +122,11 @@ fn manifest(
         fingerprint: dataset_fingerprint(&features.canonical_json(), &hashes),
         recipe_sha256: recipe_sha256.to_owned(),
         layout: spec.layout.name().to_owned(),
-        sources: fetched.iter().zip(sums).map(source).collect(),
+        sources: fetched
+            .iter()
+            .zip(sums)
+            .map(|(fetched, sum)| source(&fetched.name, sum))
+            .collect(),
         splits,
     })
 }
@@ -128,7 +142,14 @@ fn dataset_info(spec: &DatasetSpec, manifest: &Manifest) -> DatasetInfo {
         citation: spec.citation.clone(),
         urls: spec.urls.clone(),
         module_name: spec.module_name.clone(),
-        download_size: manifest.sources.iter().map(|source| source.bytes).sum(),
+        // What users have to get by themselves is not downloaded.
+        download_size: spec
+            .sources
+            .iter()
+            .zip(&manifest.sources)
+            .filter(|(spec, _)| spec.place != SourcePlace::Unknown)
+            .map(|(_, source)| source.bytes)
+            .sum(),
         file_format: "array_record".to_owned(),
         supervised_keys: spec.supervised_keys.clone(),
         splits: manifest

@@ -352,7 +352,52 @@ pub fn build(request: BuildRequest) -> Result<BuildOutcome> {
     })
 }
 
-fn build_together(mut request: BuildRequest, team: &Team) -> Result<BuildOutcome> {
+/// The request without the splits whose sources are optional and not there, of which it warns.
+fn leave_out_absent(mut request: BuildRequest) -> Result<BuildRequest> {
+    let spec = request.builder.spec();
+    if spec.sources.iter().all(|source| !source.optional) {
+        return Ok(request);
+    }
+    let present = fetch::present(&spec.sources, &request.from)?;
+    if present.iter().all(|present| *present) {
+        return Ok(request);
+    }
+    let absent: Vec<&str> = spec
+        .sources
+        .iter()
+        .zip(&present)
+        .filter(|(_, present)| !**present)
+        .map(|(source, _)| source.name.as_str())
+        .collect();
+    let Some(builder) = request.builder.with_sources(&present) else {
+        bail!(
+            "could not find {}, and nothing can be made without",
+            absent.join(", ")
+        );
+    };
+    let splits = |spec: &DatasetSpec| -> Vec<String> {
+        spec.splits
+            .iter()
+            .map(|split| format!("`{}`", split.name))
+            .collect()
+    };
+    let kept = splits(builder.spec());
+    let left_out: Vec<String> = splits(spec)
+        .into_iter()
+        .filter(|split| !kept.contains(split))
+        .collect();
+    request.monitor.warn(format!(
+        "{} not found: {} left out",
+        absent.join(", "),
+        left_out.join(", ")
+    ));
+    request.builder = builder;
+    Ok(request)
+}
+
+fn build_together(request: BuildRequest, team: &Team) -> Result<BuildOutcome> {
+    // All processes see the same files.
+    let mut request = leave_out_absent(request)?;
     if team.len() > 1 {
         request.workers = team.least(request.workers)?;
     }
@@ -545,8 +590,10 @@ impl Build {
                 Some(Located::Url(_)) | None if pinned && self.request.from.is_empty() => {}
                 Some(Located::File(path)) => {
                     let same_size = std::fs::metadata(path).is_ok_and(|file| file.len() == there.bytes);
-                    let same = same_size
-                        && hex::encode(fetch::hash_file(path, &self.request.monitor)?.sha256) == there.sha256;
+                    let same = same_size && {
+                        let sum = fetch::identify(spec, path, &self.request.monitor)?;
+                        info::source(&there.name, &sum) == *there
+                    };
                     if !same {
                         return different(&format!("was built from another `{}`", there.name));
                     }
@@ -801,7 +848,7 @@ impl Build {
             monitor,
             &note,
         )?;
-        let checksums = ChecksumThread::start(&fetched, monitor)?;
+        let checksums = ChecksumThread::start(&self.spec.sources, &fetched, monitor)?;
         let entries = self.still_true(staging, entries, &fetched)?;
         let resumed = resume(staging, &entries, self.spec.splits.len());
         let (output, checksums) = match resumed {
@@ -811,7 +858,7 @@ impl Build {
                 if written.sources != named(&fetched, &sums) {
                     // The user's files changed between the runs.
                     staging.discard_output()?;
-                    let sums = ChecksumThread::start(&fetched, monitor)?;
+                    let sums = ChecksumThread::start(&self.spec.sources, &fetched, monitor)?;
                     self.write_shards(staging, &journal, Vec::new(), &fetched, sums)?
                 } else {
                     (output, sums)

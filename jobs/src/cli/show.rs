@@ -93,8 +93,11 @@ fn for_people(object: &Value) -> String {
     }
     out += "sources\n";
     for source in object["sources"].as_array().into_iter().flatten() {
-        let (name, bytes, sha256) = (&source["name"], &source["bytes"], &source["sha256"]);
-        out += &format!("  {}: {bytes} bytes, sha256 {}\n", text(name), text(sha256));
+        let (name, bytes) = (text(&source["name"]), &source["bytes"]);
+        out += &match source["tar_headers_sha256"].as_str() {
+            Some(headers) => format!("  {name}: {bytes} bytes, sha256 of its headers {headers}\n"),
+            None => format!("  {name}: {bytes} bytes, sha256 {}\n", text(&source["sha256"])),
+        };
     }
     out
 }

@@ -190,6 +190,7 @@ impl Registry {
                     name: input.file_name(),
                     bytes: input.bytes,
                     sha256: sums.get(&index).cloned().unwrap_or_default(),
+                    tar_headers_sha256: None,
                 })
                 .collect(),
             splits: described,

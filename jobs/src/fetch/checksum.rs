@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
-use crate::builder::SourceSpec;
+use crate::archive::{Member, MemberKind, Section, Tar};
+use crate::builder::{SourceIdentity, SourceSpec};
 use crate::error::Hinted;
 use crate::fetch::Fetched;
 use crate::monitor::Monitor;
@@ -19,8 +20,62 @@ use crate::monitor::Monitor;
 pub struct Checksum {
     /// Size in bytes.
     pub bytes: u64,
-    /// SHA-256.
+    /// SHA-256 of what `identity` says.
     pub sha256: [u8; 32],
+    /// What was hashed.
+    pub identity: SourceIdentity,
+}
+
+/// Hashes what identifies a local source.
+///
+/// # Errors
+/// The file cannot be read, or the job was stopped.
+pub(crate) fn identify(spec: &SourceSpec, path: &Path, monitor: &Arc<Monitor>) -> Result<Checksum> {
+    match spec.identity {
+        SourceIdentity::Sha256 => hash_file(path, monitor),
+        SourceIdentity::TarHeaders => hash_headers(path, monitor),
+    }
+}
+
+/// Hashes the headers of a tar archive, and those of the tar archives that are its members. Reads a KB for each member.
+///
+/// An archive that is damaged has an identity as well: that of what comes before the damage.
+fn hash_headers(path: &Path, monitor: &Arc<Monitor>) -> Result<Checksum> {
+    let shown = path.display().to_string();
+    let file = File::open(path).with_context(|| format!("could not open {shown}"))?;
+    let bytes = file
+        .metadata()
+        .with_context(|| format!("could not read {shown}"))?
+        .len();
+    let whole = Section::new(&shown, Arc::new(file), bytes, Arc::clone(monitor));
+    let mut hasher = Sha256::new();
+    hasher.update(bytes.to_le_bytes());
+    let mut outer = Tar::new(&shown, whole.part(&shown, 0, bytes)).hashing_headers();
+    while let Some(member) = next_whole(&mut outer)? {
+        if member.kind != MemberKind::File || !member.path.ends_with(".tar") {
+            continue;
+        }
+        let part = whole.part(&member.path, member.data_offset, member.bytes);
+        let mut inner = Tar::new(&member.path, part).hashing_headers();
+        while next_whole(&mut inner)?.is_some() {}
+        hasher.update(inner.headers_sha256().unwrap_or_default());
+    }
+    hasher.update(outer.headers_sha256().unwrap_or_default());
+    Ok(Checksum {
+        bytes,
+        sha256: hasher.finalize().into(),
+        identity: SourceIdentity::TarHeaders,
+    })
+}
+
+/// The next member; damage is an end.
+fn next_whole(tar: &mut Tar<Section>) -> Result<Option<Member>> {
+    use std::io::ErrorKind::{InvalidData, UnexpectedEof};
+
+    match tar.next_member() {
+        Err(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => Ok(None),
+        other => Ok(other?),
+    }
 }
 
 /// Hashes a file, looking up now and then whether the job was stopped.
@@ -41,6 +96,7 @@ pub(crate) fn hash_file(path: &Path, monitor: &Monitor) -> Result<Checksum> {
             return Ok(Checksum {
                 bytes,
                 sha256: hasher.finalize().into(),
+                identity: SourceIdentity::Sha256,
             });
         }
         hasher.update(&buffer[..count]);
@@ -55,25 +111,26 @@ pub struct ChecksumThread {
 }
 
 impl ChecksumThread {
-    /// Starts to hash those of the sources whose hash is not known.
+    /// Starts to hash those of the sources whose hash is not known, as `specs` say.
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn start(sources: &[Fetched], monitor: &Arc<Monitor>) -> Result<Self> {
-        let sources = sources.to_vec();
+    pub fn start(specs: &[SourceSpec], sources: &[Fetched], monitor: &Arc<Monitor>) -> Result<Self> {
+        let (specs, sources) = (specs.to_vec(), sources.to_vec());
         let monitor = Arc::clone(monitor);
         let run = move || {
-            let hash = |source: &Fetched| match source.sha256 {
-                Some(sha256) => Ok(Checksum {
+            let hash = |(spec, source): (&SourceSpec, &Fetched)| match source.sha256 {
+                Some(sha256) if spec.identity == SourceIdentity::Sha256 => Ok(Checksum {
                     bytes: source.bytes,
                     sha256,
+                    identity: SourceIdentity::Sha256,
                 }),
-                None => {
+                _ => {
                     let _span = monitor.span("checksum", format!("checksum {}", source.name));
-                    hash_file(&source.path, &monitor)
+                    identify(spec, &source.path, &monitor)
                 }
             };
-            sources.iter().map(hash).collect()
+            specs.iter().zip(&sources).map(hash).collect()
         };
         let handle = std::thread::Builder::new()
             .name("checksum".to_owned())

@@ -52,6 +52,38 @@ pub fn locate(specs: &[SourceSpec], from: &[String]) -> Result<Vec<Located>> {
     Err(report(&missing, &places))
 }
 
+/// Which of the sources are there: those that are optional may be absent, but not all of them.
+///
+/// # Errors
+/// As [`locate`], where no optional source is there.
+pub(crate) fn present(specs: &[SourceSpec], from: &[String]) -> Result<Vec<bool>> {
+    let places: Vec<From> = from.iter().map(|text| parse(text)).collect::<Result<_>>()?;
+    let is_there = |spec: &SourceSpec| {
+        if from.is_empty() {
+            return match &spec.place {
+                SourcePlace::Path(path) => path.exists(),
+                SourcePlace::Url(_) => true,
+                SourcePlace::Unknown => false,
+            };
+        }
+        places
+            .iter()
+            .any(|place| find(spec, place, specs.len() == 1).is_some())
+    };
+    let present: Vec<bool> = specs
+        .iter()
+        .map(|spec| !spec.optional || is_there(spec))
+        .collect();
+    if specs
+        .iter()
+        .zip(&present)
+        .all(|(spec, present)| !spec.optional || !present)
+    {
+        locate(specs, from)?;
+    }
+    Ok(present)
+}
+
 fn own_place(spec: &SourceSpec) -> Result<Located> {
     match &spec.place {
         SourcePlace::Path(path) => Ok(Located::File(path.clone())),

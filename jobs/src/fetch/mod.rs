@@ -20,9 +20,10 @@ use crate::error::Hinted;
 use crate::monitor::{Meter, Monitor, Unit};
 
 pub use checksum::{Checksum, ChecksumThread};
-pub(crate) use checksum::{compare, hash_file};
+pub(crate) use checksum::{compare, hash_file, identify};
 pub use http::Client;
 pub(crate) use http::shown;
+pub(crate) use locate::present;
 pub use locate::{Located, locate};
 
 /// From so many sources on, looking at them is a stage of its own.

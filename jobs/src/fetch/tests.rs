@@ -327,10 +327,14 @@ fn checksums_are_compared_with_both_sides_named() {
     let mut spec = case.spec("https://example.org/data.bin");
     spec.place = SourcePlace::Path(case.served.path().join("data.bin"));
     let fetched = case.fetch_spec(&spec, true).unwrap();
-    let sums = ChecksumThread::start(std::slice::from_ref(&fetched), &case.monitor)
-        .unwrap()
-        .join()
-        .unwrap();
+    let sums = ChecksumThread::start(
+        &[SourceSpec::path("x")],
+        std::slice::from_ref(&fetched),
+        &case.monitor,
+    )
+    .unwrap()
+    .join()
+    .unwrap();
     assert!(checksum::compare(&spec, &fetched.path, &sums[0]).is_ok());
     spec.sha256 = Some([7; 32]);
     let error = checksum::compare(&spec, &fetched.path, &sums[0])

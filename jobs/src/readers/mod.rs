@@ -3,6 +3,7 @@
 mod cifar;
 mod files;
 mod idx;
+mod imagenet;
 mod label_lists;
 mod pack;
 mod pets;
@@ -10,6 +11,8 @@ mod recode;
 mod stl10;
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use anyhow::Result;
 use prep_formats::value::Value;
@@ -37,6 +40,7 @@ enum Reader {
     LabelLists(label_lists::LabelLists),
     Pets(pets::Pets),
     Stl10(stl10::Stl10),
+    Imagenet(imagenet::Imagenet),
 }
 
 impl RecipeBuilder {
@@ -49,6 +53,7 @@ impl RecipeBuilder {
             ReaderSpec::LabelLists { .. } => Reader::LabelLists(label_lists::LabelLists::new(&recipe)),
             ReaderSpec::OxfordPets => Reader::Pets(pets::Pets::new(&recipe)),
             ReaderSpec::Stl10 { .. } => Reader::Stl10(stl10::Stl10::new(&recipe)),
+            ReaderSpec::Imagenet { .. } => Reader::Imagenet(imagenet::Imagenet::new(&recipe)),
         };
         Self { recipe, reader }
     }
@@ -81,7 +86,45 @@ impl Builder for RecipeBuilder {
                 .collect(),
             Reader::Idx(reader) => reader.inputs(),
             Reader::Pets(reader) => reader.inputs(),
+            Reader::Imagenet(reader) => reader.inputs(),
         }
+    }
+
+    fn payload(&self) -> Option<&str> {
+        match &self.reader {
+            Reader::Imagenet(reader) => Some(reader.payload()),
+            _ => None,
+        }
+    }
+
+    /// Without the splits of which a source is not there.
+    fn with_sources(&self, present: &[bool]) -> Option<Arc<dyn Builder>> {
+        let mut recipe = self.recipe.clone();
+        let absent: Vec<String> = recipe
+            .spec
+            .sources
+            .iter()
+            .zip(present)
+            .filter(|(_, present)| !**present)
+            .map(|(source, _)| source.name.clone())
+            .collect();
+        let kept: Vec<bool> = recipe
+            .files
+            .iter()
+            .map(|split| !split.files.iter().any(|file| absent.contains(file)))
+            .collect();
+        let mut splits = kept.iter();
+        recipe.spec.splits.retain(|_| *splits.next().unwrap_or(&true));
+        let mut files = kept.iter();
+        recipe.files.retain(|_| *files.next().unwrap_or(&true));
+        recipe
+            .spec
+            .sources
+            .retain(|source| !absent.contains(&source.name));
+        if recipe.spec.splits.is_empty() || recipe.spec.sources.is_empty() {
+            return None;
+        }
+        Some(Arc::new(Self::new(recipe)))
     }
 
     fn read(&self, input: &Input<'_>, output: &mut Output<'_>) -> Result<()> {
@@ -92,6 +135,7 @@ impl Builder for RecipeBuilder {
             Reader::LabelLists(reader) => reader.read(input, output),
             Reader::Pets(reader) => reader.read(input, output),
             Reader::Stl10(reader) => reader.read(input, output),
+            Reader::Imagenet(reader) => reader.read(input, output),
         }
     }
 
@@ -107,6 +151,7 @@ impl Builder for RecipeBuilder {
             Reader::LabelLists(reader) => reader.decode(raw, &mut values)?,
             Reader::Pets(reader) => reader.decode(raw, &mut values)?,
             Reader::Stl10(reader) => reader.decode(raw, &mut values)?,
+            Reader::Imagenet(reader) => reader.decode(raw, &mut values)?,
         }
         let index = match raw.key {
             crate::tfds::Key::Int(index) => u64::try_from(index).unwrap_or(raw.record),

@@ -39,6 +39,7 @@
 //! |---|---|
 //! | `idx` | two sources: images and labels |
 //! | `cifar` | members of a tar archive with CIFAR's binary batches |
+//! | `imagenet2012` | one of ILSVRC 2012's archives, for the splits `train`, `validation` and `test` |
 //! | `files` | [patterns](Pattern) of paths in tar and zip archives; each file is an example |
 //! | `label-lists` | members of an archive that list its pictures by class, as JSON |
 //! | `stl10` | members of a tar archive: pictures, and labels where there are such |
@@ -109,6 +110,15 @@ pub enum ReaderSpec {
         image: String,
         /// Members with the names of a label, one a line: (feature, file name).
         label_files: Vec<(String, String)>,
+    },
+    /// ILSVRC 2012's archives, one for each of the splits `train`, `validation` and `test`.
+    Imagenet {
+        /// The image feature.
+        image: String,
+        /// The class label feature, whose names are those of the tars in the first archive.
+        label: String,
+        /// The text feature with the name of the file.
+        file_name: String,
     },
     /// A file of images and a file of labels for each split.
     Idx {

@@ -72,6 +72,8 @@ struct RawSource {
     path: Option<Spanned<String>>,
     bytes: Option<u64>,
     sha256: Option<Spanned<String>>,
+    #[serde(default)]
+    optional: bool,
 }
 
 #[derive(Deserialize)]
@@ -288,7 +290,7 @@ impl Checker<'_> {
         if let Some(config) = &raw.config {
             self.check_name("config", config)?;
         }
-        let sources = self.check_sources(sources_raw)?;
+        let mut sources = self.check_sources(sources_raw)?;
         let (splits, mut files) = self.check_splits(splits_raw)?;
         // What templates of this reader may name beside split and index.
         let of_files = matches!(reader.as_ref().kind.as_ref().as_str(), "files");
@@ -330,6 +332,12 @@ impl Checker<'_> {
             self.check_reader(reader, &features, &texts, &sources)?
         };
         self.check_files(&reader_spec, &sources, splits_raw)?;
+        if let ReaderSpec::Imagenet { .. } = reader_spec {
+            // Too large to be read twice, where nothing says what they should be.
+            for source in sources.iter_mut().filter(|source| source.sha256.is_none()) {
+                source.identity = SourceIdentity::TarHeaders;
+            }
+        }
         let features = Features::new(features)
             .and_then(|features| with_colormaps(features, &colormaps))
             .map_err(|error| self.fault(reader.span(), "features", error.to_string()))?;
@@ -657,7 +665,7 @@ impl Checker<'_> {
                 place,
                 bytes: source.bytes,
                 sha256,
-                optional: false,
+                optional: source.optional,
                 identity: SourceIdentity::default(),
             });
         }
@@ -953,6 +961,24 @@ impl Checker<'_> {
                     label: one("class label", &is_label)?,
                 }
             }
+            "imagenet2012" => {
+                self.check_reader_fields(raw, &[])?;
+                let is_free = |name: &str| !texts.iter().any(|(text, _)| text == name);
+                let free: Vec<(String, Feature)> = features
+                    .iter()
+                    .filter(|(name, feature)| matches!(feature, Feature::Text) && is_free(name))
+                    .cloned()
+                    .collect();
+                let [(file_name, _)] = free.as_slice() else {
+                    let reason = "`imagenet2012` needs one text without a value, for the name of the file";
+                    return Err(self.fault(raw.span(), "features", reason));
+                };
+                ReaderSpec::Imagenet {
+                    image: one("image feature", &is_image)?,
+                    label: one("class label", &is_label)?,
+                    file_name: file_name.clone(),
+                }
+            }
             "label-lists" => {
                 self.check_reader_fields(raw, &["members"])?;
                 self.check_one_source(raw, sources)?;
@@ -997,7 +1023,15 @@ impl Checker<'_> {
                 ReaderSpec::OxfordPets
             }
             other => {
-                let kinds = ["cifar", "files", "idx", "label-lists", "oxford-iiit-pet", "stl10"];
+                let kinds = [
+                    "cifar",
+                    "files",
+                    "idx",
+                    "imagenet2012",
+                    "label-lists",
+                    "oxford-iiit-pet",
+                    "stl10",
+                ];
                 let near = match near(other, kinds).first() {
                     Some(name) => format!("; did you mean `{name}`?"),
                     None => String::new(),
@@ -1015,6 +1049,11 @@ impl Checker<'_> {
                 | ReaderSpec::Stl10 { image, label, .. } => name == image || name == label,
                 ReaderSpec::OxfordPets => crate::readers::PET_FEATURES.contains(&name.as_str()),
                 ReaderSpec::Files { .. } => true,
+                ReaderSpec::Imagenet {
+                    image,
+                    label,
+                    file_name,
+                } => [image, label, file_name].contains(&name),
             };
             if !read && !texts.iter().any(|(text, _)| text == name) {
                 let reason =
@@ -1054,6 +1093,21 @@ impl Checker<'_> {
             let field = format!("splits[{index}].files");
             if let Some(twice) = files.as_ref().iter().find(|file| !seen.insert((*file, of))) {
                 return Err(self.fault(files.span(), field, format!("`{twice}` is used twice")));
+            }
+            if let ReaderSpec::Imagenet { .. } = reader {
+                let known = ["train", "validation", "test"];
+                let name = &split.as_ref().name;
+                if !known.contains(&name.as_ref().as_str()) {
+                    let reason = format!("`imagenet2012` gives the splits {}", known.join(", "));
+                    return Err(self.fault(name.span(), format!("splits[{index}].name"), reason));
+                }
+                for file in files.as_ref() {
+                    if !sources.iter().any(|source| source.name == *file) {
+                        let names = sources.iter().map(|source| &source.name);
+                        let reason = format!("there is no source `{file}`{}", did_you_mean(file, names));
+                        return Err(self.fault(files.span(), field, reason));
+                    }
+                }
             }
             if let ReaderSpec::Idx { .. } = reader {
                 if files.as_ref().len() != 2 {

@@ -70,6 +70,8 @@ struct Sequence {
 #[derive(Debug, Default)]
 struct Output {
     lists: Vec<List>,
+    /// The list whose one string is left out.
+    hole: Option<usize>,
     png: png::Encoder,
     scratch: Vec<u8>,
     deflate: Option<Deflate>,
@@ -179,7 +181,7 @@ impl ExampleEncoder {
 
     /// Appends the encoded example but for the `length` bytes of one feature's byte string, which `values` give as empty bytes. Gives
     /// how many of the appended bytes come before them: the example is these, the string, then the rest. So large contents need not
-    /// be in memory, nor be copied into the example.
+    /// be in memory, nor be copied into the example. Whether they are an image, where one is wanted, is for the caller to check.
     ///
     /// # Errors
     /// As [`encode`](Self::encode); and where `feature` is no feature of one byte string, or not given as an empty one.
@@ -205,15 +207,19 @@ impl ExampleEncoder {
         out: &mut Vec<u8>,
     ) -> Result<usize> {
         self.output.begin();
-        encode_fields(
+        let lists = &self.output.lists;
+        let hole = lists.binary_search_by(|list| list.name.as_str().cmp(feature));
+        self.output.hole = hole.ok();
+        let result = encode_fields(
             "",
             &self.fields,
             &mut self.given,
             values.iter().map(|(name, value)| (*name, value)),
             &mut self.output,
-        )?;
+        );
+        self.output.hole = None;
+        result?;
         let lists = &self.output.lists;
-        let hole = lists.binary_search_by(|list| list.name.as_str().cmp(feature));
         // One string of no bytes: its tag, and its length.
         let hole = hole.ok().filter(|hole| {
             lists[*hole].kind == Kind::Bytes && lists[*hole].present && lists[*hole].body == [0x0a, 0]
