@@ -31,6 +31,8 @@ pub struct Monitor {
     graphs: Mutex<Vec<Progress>>,
     trace: OnceLock<Trace>,
     facts: Mutex<Facts>,
+    /// Retries of reading objects, by this process, before the job.
+    retries_before: u64,
     peers: OnceLock<Box<dyn Peers>>,
 }
 
@@ -396,7 +398,10 @@ impl Drop for Watched<'_> {
 impl Monitor {
     /// A handle for one job.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self::default())
+        Arc::new(Self {
+            retries_before: prep_formats::store::retries(),
+            ..Self::default()
+        })
     }
 
     /// Asks the job to stop. It ends with [`Cancelled`], and leaves its staging for the next run.
@@ -494,6 +499,7 @@ impl Monitor {
             facts.peak_held_bytes = facts.peak_held_bytes.max(progress.peak_held_bytes());
             facts.spilled_bytes += progress.spilled_bytes();
         }
+        facts.retries += prep_formats::store::retries().saturating_sub(self.retries_before);
         facts.peak_resident_bytes = resources::peak_resident_bytes().unwrap_or(0);
         Snapshot { stages, facts }
     }

@@ -25,7 +25,7 @@ pub use atomic::{
 pub use location::Location;
 pub use lock::FileLock;
 pub use object::{block_on, list_objects, object_identity, object_store};
-pub use object_file::ObjectFile;
+pub use object_file::{ObjectFile, retries};
 pub use output::{Output, unfinished};
 pub use read_at::{MappedFile, MemoryFile, Part, PositionedFile, ReadAt, open, open_lazy};
 pub use upload::{Upload, UploadOptions};

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use object_store::aws::AmazonS3Builder;
@@ -14,7 +15,7 @@ use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
-use object_store::{ClientOptions, ObjectStore, ObjectStoreExt};
+use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt, RetryConfig};
 use url::Url;
 
 use crate::store::Location;
@@ -101,23 +102,46 @@ fn remote(text: &str) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
     Ok((store, path))
 }
 
+/// How clients try again by themselves: on 5xx, 429, timeouts and broken connections, not on 403 or 404; after 0.2 s, and up to twice
+/// that each time, by chance. Their own default, three minutes, is longer than anybody waits for a store that is not there; 30 s
+/// outlast a store that is busy.
+fn retry() -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(200),
+            max_backoff: Duration::from_secs(10),
+            base: 2.0,
+        },
+        max_retries: 8,
+        retry_timeout: Duration::from_secs(30),
+    }
+}
+
 fn build(url: &Url, host: &str) -> object_store::Result<Arc<dyn ObjectStore>> {
     // The TLS of this workspace; another part of the program may have chosen before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let name = url.host_str().unwrap_or_default();
     Ok(match url.scheme() {
-        "s3" | "s3a" => Arc::new(AmazonS3Builder::from_env().with_bucket_name(name).build()?),
+        "s3" | "s3a" => Arc::new(
+            AmazonS3Builder::from_env()
+                .with_bucket_name(name)
+                .with_retry(retry())
+                .build()?,
+        ),
         "gs" => Arc::new(
             GoogleCloudStorageBuilder::from_env()
                 .with_bucket_name(name)
+                .with_retry(retry())
                 .build()?,
         ),
         "az" | "abfs" | "abfss" => {
-            Arc::new(MicrosoftAzureBuilder::from_env().with_url(url.as_str()).build()?)
+            let builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str());
+            Arc::new(builder.with_retry(retry()).build()?)
         }
         _ => Arc::new(
             HttpBuilder::new()
                 .with_url(host)
+                .with_retry(retry())
                 .with_client_options(ClientOptions::new().with_allow_http(url.scheme() == "http"))
                 .build()?,
         ),

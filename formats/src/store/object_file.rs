@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -25,6 +27,49 @@ const REQUESTS: usize = 16;
 /// is for what they give up on, for replies that are short, and for stores without that.
 const TRIES: u32 = 4;
 const FIRST_WAIT: Duration = Duration::from_millis(50);
+
+/// After so long no further try is begun: with what the clients take, a store that is not there is given up within two minutes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Tries of this process that were not the first.
+static RETRIES: AtomicU64 = AtomicU64::new(0);
+
+/// How often this process has tried a read of an object again, for reports. What the clients of stores try again by themselves is not
+/// counted.
+pub fn retries() -> u64 {
+    RETRIES.load(Ordering::Relaxed)
+}
+
+/// The tries of one request: how many there were, and the pauses between them.
+struct Tries {
+    began: Instant,
+    count: u32,
+    wait: Duration,
+}
+
+impl Tries {
+    fn new(first_wait: Duration) -> Self {
+        Self {
+            began: Instant::now(),
+            count: 1,
+            wait: first_wait,
+        }
+    }
+
+    /// Waits before another try, where the failure may pass and there is to be one; else gives it back. The pause is by chance up to a
+    /// half shorter or longer, so that many readers do not come back at the same moment.
+    async fn again(&mut self, failure: Failure) -> Result<(), Failure> {
+        if !failure.is_passing() || self.count >= TRIES || self.began.elapsed() >= PATIENCE {
+            return Err(failure);
+        }
+        let chance = (RandomState::new().hash_one(self.count) % 1024) as u32;
+        tokio::time::sleep(self.wait / 2 + self.wait / 1024 * chance).await;
+        self.count += 1;
+        self.wait *= 2;
+        RETRIES.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
 
 /// An object of a store (S3, Google Cloud Storage, Azure, a web server), read by ranges.
 ///
@@ -178,6 +223,7 @@ impl ObjectFile {
         store: &dyn ObjectStore,
         path: &ObjectPath,
     ) -> Result<(u64, Option<String>, Bytes), Failure> {
+        let began = Instant::now();
         let by_end = self
             .retry(|| async {
                 let options = GetOptions {
@@ -194,6 +240,8 @@ impl ObjectFile {
             | Err(failure @ Failure::Store(object_store::Error::Unauthenticated { .. })) => {
                 return Err(failure);
             }
+            // The store is not there, which another request would not change.
+            Err(failure) if began.elapsed() >= PATIENCE => return Err(failure),
             // Some stores cannot count from the end, and an empty object has no last bytes.
             Err(_) => {}
         }
@@ -216,16 +264,13 @@ impl ObjectFile {
     where
         F: Future<Output = Result<T, Failure>>,
     {
-        let mut wait = self.first_wait;
-        for _ in 1..TRIES {
+        let mut tries = Tries::new(self.first_wait);
+        loop {
             match step().await {
-                Err(failure) if failure.is_passing() => {}
-                other => return other,
+                Ok(found) => return Ok(found),
+                Err(failure) => tries.again(failure).await?,
             }
-            tokio::time::sleep(wait).await;
-            wait *= 2;
         }
-        step().await
     }
 
     /// One part, as it arrives. A try that fails half way begins again.
@@ -235,16 +280,12 @@ impl ObjectFile {
         path: &ObjectPath,
         part: &mut Part<'_>,
     ) -> Result<(), Failure> {
-        let mut wait = self.first_wait;
-        let mut tries = 1;
+        let mut tries = Tries::new(self.first_wait);
         loop {
             match self.fetch_once(store, path, part.offset, part.buffer).await {
-                Err(failure) if failure.is_passing() && tries < TRIES => {}
-                other => return other,
+                Ok(()) => return Ok(()),
+                Err(failure) => tries.again(failure).await?,
             }
-            tries += 1;
-            tokio::time::sleep(wait).await;
-            wait *= 2;
         }
     }
 

@@ -760,7 +760,7 @@ impl Build {
         graph.stage(
             "commit",
             [format!("to the catalog {}", self.registry.catalog_name())],
-            &[(publish, Flow::new().records(1).how("one log entry"))],
+            &[(publish, Flow::new().bytes(1 << 10).how("one log entry"))],
         );
         graph.note(format!(
             "memory: up to {} for {} workers, of which sorting takes half",

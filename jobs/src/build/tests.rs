@@ -615,8 +615,17 @@ fn what_was_finished_is_not_done_again() {
     // Everything is there: nothing is read again.
     std::fs::remove_file(home.path("catalog/data/cifar10")).unwrap();
     let times = [written(&name(0)), written(&name(1))];
-    let outcome = build(home.cifar10().shards(2)).unwrap();
+    let request = home.cifar10().shards(2);
+    let monitor = Arc::clone(&request.monitor);
+    let outcome = build(request).unwrap();
     assert_eq!(outcome.shards_found, 4);
+    let facts = monitor.snapshot().facts;
+    assert_eq!((facts.shards_found, facts.shards_written), (4, 0));
+    let notes = monitor.take_notes();
+    assert!(
+        notes.iter().any(|note| note.text.contains("from an earlier run")),
+        "{notes:?}"
+    );
     let folder = home.data("cifar10", "3.0.2");
     for (index, time) in times.iter().enumerate() {
         let file = folder.join(name(index as u64));
@@ -910,6 +919,36 @@ fn a_build_without_examples_is_an_error() {
         home.with(Numbers::new(&paths)),
         &["split `train` has no examples"],
     );
+}
+
+/// Panics over one record.
+struct Panicker(Numbers);
+
+impl Builder for Panicker {
+    fn spec(&self) -> &DatasetSpec {
+        self.0.spec()
+    }
+    fn read(&self, input: &Input<'_>, output: &mut crate::builder::Output<'_>) -> Result<()> {
+        self.0.read(input, output)
+    }
+    fn decode(&self, raw: &Raw) -> Result<Vec<(&str, Value)>> {
+        assert!(raw.record != 3, "a worker's bug");
+        self.0.decode(raw)
+    }
+}
+
+#[test]
+fn a_worker_that_panics_ends_the_build_with_its_stage_and_words() {
+    let home = Home::new();
+    let texts = ["a 1\nb 2\nc 3\nd 4\ne 5\n".to_owned()];
+    let numbers = Numbers::new(&number_files(home.folder.path(), &texts));
+    let error = build(home.with(Panicker(numbers))).unwrap_err();
+    let text = format!("{error:#}");
+    assert!(
+        text.contains("encode") && text.contains("a worker's bug"),
+        "{text}"
+    );
+    assert!(!home.path("catalog/log").exists());
 }
 
 #[test]

@@ -152,6 +152,101 @@ fn a_busy_server_is_asked_again() {
     case.assert_whole(&case.fetch(&server).unwrap());
     assert_eq!(server.requests().len(), 3);
     assert!(case.monitor.take_notes().iter().all(|note| note.warning));
+    assert_eq!(case.monitor.snapshot().facts.retries, 2);
+}
+
+#[test]
+fn the_pause_is_the_one_that_the_server_asks_for() {
+    let case = Case::new(1000);
+    let server = case.serve([Fault::Busy(1)]);
+    let began = std::time::Instant::now();
+    case.assert_whole(&case.fetch(&server).unwrap());
+    // The pause of the options is a millisecond.
+    assert!(began.elapsed() >= Duration::from_secs(1));
+}
+
+#[test]
+fn a_server_that_only_ever_sends_a_little_is_left_in_the_end() {
+    let case = Case::new(1000);
+    let server = case.serve((1..100).map(|_| Fault::CutAfter(1)));
+    let spec = case.spec(&server.url("data.bin"));
+    let located = locate(std::slice::from_ref(&spec), &[]).unwrap();
+    let options = FetchOptions::default()
+        .attempts(3)
+        .pause(Duration::from_millis(1))
+        .patience(Duration::from_millis(5));
+    let folder = case.folder.path();
+    let all = fetch_all(&[spec], &located, folder, true, &options, &case.monitor, &|_| {
+        Ok(())
+    });
+    let error = all.unwrap_err().to_string();
+    assert!(
+        error.contains("the connection ended after") && error.contains(" attempts in "),
+        "{error}"
+    );
+    assert!(server.requests().len() > 3, "each one brought a byte");
+}
+
+#[test]
+fn many_sources_are_looked_at_in_sight_and_the_look_can_be_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("one.bin");
+    std::fs::write(&path, "x").unwrap();
+    let monitor = Monitor::new();
+    let watched = Arc::clone(&monitor);
+    let look = std::thread::spawn(move || {
+        let specs = vec![SourceSpec::path(&path); 300_000];
+        let located = locate(&specs, &[])?;
+        let options = FetchOptions::default();
+        fetch_all(&specs, &located, folder.path(), true, &options, &watched, &|_| {
+            Ok(())
+        })
+    });
+    let mut done = Vec::new();
+    while done.len() < 5 && !look.is_finished() {
+        if let Some(stage) = monitor.stages().first().filter(|stage| stage.done > 0) {
+            assert_eq!(
+                (stage.name.as_str(), stage.total),
+                ("look at sources", Some(300_000))
+            );
+            done.push(stage.done);
+        }
+        std::thread::yield_now();
+    }
+    monitor.cancel();
+    assert!(done.is_sorted() && !done.is_empty());
+    let error = look.join().unwrap().unwrap_err();
+    assert!(error.is::<Cancelled>(), "{error}");
+}
+
+#[test]
+fn many_downloads_are_shown_as_one() {
+    let case = Case::new(1000);
+    for index in 0..MANY_DOWNLOADS {
+        std::fs::write(case.served.path().join(format!("{index}.bin")), &case.data).unwrap();
+    }
+    let server = case.serve([Fault::CutAfter(300)]);
+    let specs: Vec<SourceSpec> = (0..MANY_DOWNLOADS)
+        .map(|index| {
+            let mut spec = case.spec(&server.url(&format!("{index}.bin")));
+            spec.name = format!("{index}.bin");
+            spec
+        })
+        .collect();
+    let located = locate(&specs, &[]).unwrap();
+    let options = FetchOptions::default().pause(Duration::from_millis(1));
+    let folder = case.folder.path();
+    fetch_all(&specs, &located, folder, true, &options, &case.monitor, &|_| {
+        Ok(())
+    })
+    .unwrap();
+    let stages = case.monitor.stages();
+    assert_eq!(stages.len(), 1);
+    let total = 1000 * MANY_DOWNLOADS as u64;
+    assert_eq!(
+        (stages[0].done, stages[0].total, stages[0].finished),
+        (total, Some(total), true)
+    );
 }
 
 #[test]

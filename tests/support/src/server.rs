@@ -22,6 +22,8 @@ pub enum Fault {
     CutAfter(usize),
     /// This status with a short text, such as 503 or 404.
     Status(u16),
+    /// Status 429, and the wish to be asked again after so many seconds.
+    Busy(u64),
     /// The whole file with status 200, although a range was asked for.
     IgnoreRange,
     /// A web page with status 200 in place of the file.
@@ -133,6 +135,10 @@ impl Shared {
             Fault::Close => return stream.shutdown(Shutdown::Both),
             Fault::Status(status) => {
                 return send(&mut stream, &request, *status, &[], b"no luck this time\n", None);
+            }
+            Fault::Busy(seconds) => {
+                let wait = [format!("Retry-After: {seconds}")];
+                return send(&mut stream, &request, 429, &wait, b"busy\n", None);
             }
             Fault::WebPage => {
                 let page = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>Please sign in.</body></html>\n";
@@ -260,6 +266,7 @@ mod tests {
             Fault::Status(503),
             Fault::Garble(8),
             Fault::Close,
+            Fault::Busy(7),
         ];
         let server = FileServer::start(folder.path(), script);
         assert_eq!(get(&server, "file", None), (200, b"0123456789".to_vec()));
@@ -272,10 +279,11 @@ mod tests {
             (200, [b"01234567".as_slice(), &[!b'8', !b'9']].concat())
         );
         assert_eq!(get(&server, "file", None), (0, Vec::new()));
+        assert_eq!(get(&server, "file", None).0, 429);
         assert_eq!(get(&server, "file", Some(10)).0, 416);
         assert_eq!(get(&server, "other", None).0, 404);
         assert_eq!(server.faults_left(), 0);
         assert_eq!(server.requests()[2].range_start, Some(3));
-        assert_eq!(server.requests().len(), 9);
+        assert_eq!(server.requests().len(), 10);
     }
 }
