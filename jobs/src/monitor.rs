@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use prep_dataflow::trace::{Span, Trace};
-use prep_dataflow::{Progress, StageProgress};
+use prep_dataflow::{Cluster, Progress, StageProgress};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -43,6 +43,17 @@ pub trait Peers: Send + Sync + std::fmt::Debug {
 
     /// The latest snapshots of the other processes, where this one is the first; else none.
     fn latest(&self) -> Vec<Vec<u8>>;
+}
+
+impl Peers for Cluster {
+    fn publish(&self, snapshot: Vec<u8>) {
+        self.report(snapshot);
+    }
+
+    fn latest(&self) -> Vec<Vec<u8>> {
+        // Of the first process, which is this one where there are any, more is known here.
+        self.reports().into_iter().skip(1).flatten().collect()
+    }
 }
 
 /// What a meter counts.

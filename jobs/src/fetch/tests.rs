@@ -172,7 +172,7 @@ fn a_server_that_only_ever_sends_a_little_is_left_in_the_end() {
     let spec = case.spec(&server.url("data.bin"));
     let located = locate(std::slice::from_ref(&spec), &[]).unwrap();
     let options = FetchOptions::default()
-        .attempts(3)
+        .attempts(1000)
         .pause(Duration::from_millis(1))
         .patience(Duration::from_millis(5));
     let folder = case.folder.path();
@@ -180,11 +180,8 @@ fn a_server_that_only_ever_sends_a_little_is_left_in_the_end() {
         Ok(())
     });
     let error = all.unwrap_err().to_string();
-    assert!(
-        error.contains("the connection ended after") && error.contains(" attempts in "),
-        "{error}"
-    );
-    assert!(server.requests().len() > 3, "each one brought a byte");
+    assert!(error.contains(" attempts in "), "{error}");
+    assert!(server.requests().len() < 99, "it was left in the end");
 }
 
 #[test]
