@@ -387,3 +387,36 @@ fn a_full_disk_is_told_and_the_build_goes_on_when_there_is_room() {
     expect(build(fresh.path(), &[]).output().unwrap(), 0);
     assert_same_folder(fresh.path().join("data"), catalog.join("data"));
 }
+
+/// The room that counts is that of the file system of the output, whatever other ones have. Bug log: B58.
+#[test]
+fn the_room_that_counts_is_that_of_the_output() {
+    let (Some(small), Some(large)) = (SmallDisk::mount(200), SmallDisk::mount(20_000)) else {
+        eprintln!("SKIPPED: no small file system can be mounted here");
+        return;
+    };
+    let arguments = |catalog: &Path, data: &Path| {
+        let mut command = build(catalog, &["--data-dir", data.to_str().unwrap()]);
+        // Where temporary files would go is no matter either.
+        command.env("TMPDIR", small.0.path());
+        command
+    };
+    let (small_catalog, large_catalog) = (small.0.path().join("c"), large.0.path().join("c"));
+    let (_, err) = expect(
+        arguments(&large_catalog, &small.0.path().join("d"))
+            .output()
+            .unwrap(),
+        1,
+    );
+    assert!(
+        err.contains("not enough room") && err.contains(small.0.path().to_str().unwrap()),
+        "{err}"
+    );
+    expect(
+        arguments(&small_catalog, &large.0.path().join("d"))
+            .output()
+            .unwrap(),
+        0,
+    );
+    assert!(large.0.path().join("d/cifar10/3.0.2").exists());
+}

@@ -198,3 +198,37 @@ fn what_is_refused_leaves_the_catalog_as_it_was() {
     let cat = prep.run(["cat", from]).expect(1);
     assert!(cat.stderr.contains("is not a file"), "{}", cat.stderr);
 }
+
+/// Three thousand archives of one text each, and many more workers than cores; then more workers than archives. The command ends, which it does
+/// only when no thread is left. Bug log: B23.
+#[test]
+fn thousands_of_archives_and_more_workers_than_archives_come_to_an_end() {
+    let folder = temp_dir();
+    let mut recipe =
+        "format = 1\nname = \"many\"\n[reader]\nkind = \"files\"\n[features.text]\nkind = \"text\"\n\
+                      [[splits]]\nname = \"train\"\nfiles = [\"*.txt\"]\nshards = 3\n"
+            .to_owned();
+    let few = recipe.clone();
+    let source = |index: usize| format!("[[sources]]\npath = \"{index}.tgz\"\n");
+    for index in 0..3000 {
+        let member = (format!("{index}.txt"), format!("text {index}").into_bytes());
+        prep_testing::archive::write_tar_gz(folder.path().join(format!("{index}.tgz")), &[member]);
+        recipe += &source(index);
+    }
+    let few = (0..3).fold(few, |recipe, index| recipe + &source(index));
+    let build = |name: &str, text: &str, workers: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        let prep = Prep::new();
+        let run = prep
+            .run(["build", path.to_str().unwrap(), "--workers", workers, "--json"])
+            .expect(0);
+        let done = run.json().pop().unwrap();
+        (prep, done["splits"]["train"]["examples"].as_u64())
+    };
+    let (first, examples) = build("many.toml", &recipe, "8");
+    assert_eq!(examples, Some(3000));
+    let (second, _) = build("many.toml", &recipe, "1");
+    assert_same_folder(first.catalog().join("data"), second.catalog().join("data"));
+    assert_eq!(build("few.toml", &few, "16").1, Some(3));
+}

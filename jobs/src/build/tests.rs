@@ -878,6 +878,43 @@ fn a_builder_in_code_makes_a_dataset_from_many_sources() {
     );
 }
 
+/// Keys that are texts of any length come in the order of their hashes, few in memory as many spilled. Bug log: B27.
+#[test]
+fn text_keys_keep_their_order_few_in_memory_and_many_on_disk() {
+    let key = |i: u64| format!("{}/{i}", "k".repeat((i * 7 % 41) as usize));
+    for (count, memory, spills) in [(10, 64 << 20, false), (200_000, 1 << 20, true)] {
+        let home = Home::new();
+        let folder = tempfile::tempdir().unwrap();
+        let lines = |from: u64| {
+            (from..count)
+                .step_by(2)
+                .map(|i| format!("{} {i}\n", key(i)))
+                .collect::<String>()
+        };
+        let paths = number_files(folder.path(), &[lines(0), lines(1)]);
+        let request = home.with(Numbers::new(&paths)).memory_bytes(memory);
+        let outcome = build(request).unwrap();
+        assert_eq!(outcome.spilled_bytes > 0, spills);
+        let mut wanted: Vec<(u128, i64)> = (0..count)
+            .map(|i| {
+                (
+                    crate::tfds::key_hash("train", &crate::tfds::Key::from(key(i))),
+                    i as i64,
+                )
+            })
+            .collect();
+        wanted.sort_unstable();
+        let found: Vec<i64> = records(&home.data("numbers", "1.0.0"), "train")
+            .iter()
+            .map(|record| int_of(&ExampleView::parse(record).unwrap(), "number"))
+            .collect();
+        assert!(
+            found.iter().eq(wanted.iter().map(|(_, number)| number)),
+            "{count} records"
+        );
+    }
+}
+
 #[test]
 fn equal_keys_are_an_error_that_names_both() {
     let home = Home::new();

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use base64::Engine as _;
 use prep_formats::array_record::{Reader, Scratch};
 use prep_formats::example::{ExampleView, FeatureView};
-use prep_testing::{folder_digest, golden_path};
+use prep_testing::archive::{read_tar_gz, write_tar_gz};
+use prep_testing::{assert_same_folder, folder_digest, golden_path};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
-use crate::build::{BuildOutcome, BuildRequest};
+use crate::build::{BuildOutcome, BuildRequest, OnError};
+use crate::error::Hinted;
 use crate::readers::RecipeBuilder;
 use crate::recipe::{self, builtin};
 
@@ -185,4 +187,370 @@ fn what_is_built_is_what_tfds_builds() {
             );
         }
     }
+}
+
+type Members = Vec<(String, Vec<u8>)>;
+
+/// Builds from the golden archives of a dataset, one of them with its members changed; gives the folder that holds the dataset.
+fn build_changed(
+    home: &Path,
+    dataset: &str,
+    archive: &str,
+    change: impl FnOnce(&mut Members),
+) -> anyhow::Result<BuildOutcome> {
+    let from = home.join("from");
+    std::fs::create_dir(&from).unwrap();
+    for entry in std::fs::read_dir(golden_path(format!("recipes/{dataset}"))).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, from.join(path.file_name().unwrap())).unwrap();
+    }
+    let mut members = read_tar_gz(from.join(archive));
+    change(&mut members);
+    write_tar_gz(from.join(archive), &members);
+    build_of(home, dataset, None, &from)
+}
+
+#[track_caller]
+fn assert_fails(result: anyhow::Result<BuildOutcome>, texts: &[&str]) {
+    let error = result.unwrap_err();
+    let hint = crate::error::find::<Hinted>(&error).map_or("", |hinted| &hinted.hint);
+    let shown = format!("{error:#}; hint: {hint}");
+    for text in texts {
+        assert!(shown.contains(text), "`{text}` is not in: {shown}");
+    }
+}
+
+/// Lists before and after what they list, labels before and after their pictures.
+#[test]
+fn members_may_come_in_any_order() {
+    for (dataset, archive) in [
+        ("food101", "food-101.tar.gz"),
+        ("stl10", "stl10_binary.tar.gz"),
+        ("oxford_iiit_pet", "images.tar.gz"),
+        ("oxford_iiit_pet", "annotations.tar.gz"),
+        ("tf_flowers", "flower_photos.tgz"),
+    ] {
+        let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let outcome = build_of(
+            home.path(),
+            dataset,
+            None,
+            &golden_path(format!("recipes/{dataset}")),
+        )
+        .unwrap();
+        let reversed = build_changed(other.path(), dataset, archive, |members| members.reverse()).unwrap();
+        assert_eq!(outcome.fingerprint, reversed.fingerprint, "{dataset}");
+    }
+}
+
+#[test]
+fn lists_and_archives_that_disagree_are_told_with_both() {
+    let changed = |dataset: &str, archive: &str, change: &dyn Fn(&mut Members)| {
+        let home = tempfile::tempdir().unwrap();
+        build_changed(home.path(), dataset, archive, change)
+    };
+    let without =
+        |name: &'static str| move |members: &mut Members| members.retain(|(path, _)| !path.ends_with(name));
+    let food = |change: &dyn Fn(&mut Members)| changed("food101", "food-101.tar.gz", change);
+    assert_fails(
+        food(&without("meta/test.json")),
+        &[
+            "food-101.tar.gz has no member `food-101/meta/test.json`",
+            "it has `food-101/meta/",
+        ],
+    );
+    assert_fails(
+        food(&without("images/apple_pie/1005649.jpg")),
+        &["has no member `food-101/images/apple_pie/1005649.jpg`, which its lists name"],
+    );
+    assert_fails(
+        food(&|members| {
+            members
+                .iter_mut()
+                .filter(|(path, _)| path.ends_with("train.json"))
+                .for_each(|(_, data)| data.truncate(9))
+        }),
+        &["member food-101/meta/train.json: not a list of pictures by class"],
+    );
+    let stl = |change: &dyn Fn(&mut Members)| changed("stl10", "stl10_binary.tar.gz", change);
+    let cut = |name: &'static str, bytes: usize| {
+        move |members: &mut Members| {
+            let member = members.iter_mut().find(|(path, _)| path.ends_with(name)).unwrap();
+            member.1.truncate(bytes);
+        }
+    };
+    assert_fails(stl(&without("test_y.bin")), &["has no member `test_y.bin`"]);
+    assert_fails(
+        stl(&without("unlabeled_X.bin")),
+        &["has no member `unlabeled_X.bin`"],
+    );
+    assert_fails(
+        stl(&cut("train_y.bin", 3)),
+        &["train_X.bin: 5 pictures, but 3 labels"],
+    );
+    assert_fails(
+        stl(&cut("train_X.bin", 27_649)),
+        &["not a whole number of pictures"],
+    );
+    let pets = |archive: &str, change: &dyn Fn(&mut Members)| changed("oxford_iiit_pet", archive, change);
+    assert_fails(
+        pets("images.tar.gz", &without("pug_3.jpg")),
+        &["images.tar.gz has no member `images/pug_3.jpg`, which annotations.tar.gz lists"],
+    );
+    assert_fails(
+        pets("annotations.tar.gz", &without("trainval.txt")),
+        &["annotations.tar.gz has no member `annotations/trainval.txt`"],
+    );
+    assert_fails(
+        pets("annotations.tar.gz", &without("trimaps/pug_3.png")),
+        &["images.tar.gz, member images/pug_3.jpg, record 5", "no trimap"],
+    );
+    assert_fails(
+        pets("annotations.tar.gz", &|members| {
+            let list = members
+                .iter_mut()
+                .find(|(path, _)| path.ends_with("/test.txt"))
+                .unwrap();
+            list.1.extend_from_slice(b"Bombay_12 8\n");
+        }),
+        &["annotations/test.txt, line 5", "2 words"],
+    );
+}
+
+#[test]
+fn a_class_that_is_not_there_is_told_with_the_file_and_may_be_left_out() {
+    let rename = |members: &mut Members| {
+        for (path, _) in members.iter_mut().filter(|(path, _)| path.contains("/daisy/")) {
+            *path = path.replace("/daisy/", "/daisies/");
+        }
+    };
+    let home = tempfile::tempdir().unwrap();
+    let result = build_changed(home.path(), "tf_flowers", "flower_photos.tgz", rename);
+    assert_fails(
+        result,
+        &[
+            "flower_photos.tgz, member flower_photos/daisies/",
+            "label is `daisies`",
+        ],
+    );
+    let request = request(
+        home.path(),
+        builtin::find("tf_flowers").unwrap(),
+        &home.path().join("from"),
+    );
+    let outcome = crate::build(request.on_error(OnError::Skip(None))).unwrap();
+    assert_eq!((outcome.splits[0].examples, outcome.skipped), (8, 2));
+}
+
+/// A recipe of one's own for texts in an archive, with these splits.
+fn texts_recipe(splits: &str) -> recipe::Recipe {
+    let text = format!(
+        "format = 1\nname = \"texts\"\n[[sources]]\nname = \"a.zip\"\n[[sources]]\nname = \"b.tgz\"\n[reader]\nkind = \"files\"\n\
+         [features.text]\nkind = \"text\"\n[features.name]\nkind = \"text\"\nvalue = \"{{stem}}\"\n{splits}"
+    );
+    recipe::parse("texts.toml", &text, Path::new("")).unwrap()
+}
+
+/// The sources of [`texts_recipe`]: members of a zip archive, and of a tar archive.
+fn texts_sources(folder: &Path, zip: &[(&str, &str)], tar: &[(&str, &str)]) {
+    use std::io::Write;
+
+    let mut writer = zip::ZipWriter::new(std::fs::File::create(folder.join("a.zip")).unwrap());
+    for (path, text) in zip {
+        writer
+            .start_file(*path, zip::write::SimpleFileOptions::default())
+            .unwrap();
+        writer.write_all(text.as_bytes()).unwrap();
+    }
+    writer.finish().unwrap();
+    let members: Members = tar
+        .iter()
+        .map(|(path, text)| ((*path).to_owned(), text.as_bytes().to_vec()))
+        .collect();
+    write_tar_gz(folder.join("b.tgz"), &members);
+}
+
+#[test]
+fn a_recipe_of_ones_own_reads_zip_and_tar_side_by_side_and_nothing_outside() {
+    let home = tempfile::tempdir().unwrap();
+    let zip = [
+        ("x/one.txt", "1"),
+        ("x/../../evil.txt", "e"),
+        ("x/.hidden.txt", "h"),
+        ("/etc/two.txt", "e"),
+    ];
+    let tar = [("./y/two.txt", "2"), ("y/three.md", "3"), ("y/z/four.txt", " 4 ")];
+    texts_sources(home.path(), &zip, &tar);
+    let recipe = texts_recipe(
+        "[[splits]]\nname = \"train\"\nfiles = [\"x/*.txt\", \"y/*.txt\"]\n[[splits]]\nname = \"deep\"\nsources = [\"b.tgz\"]\nfiles = [\"y/z/**\"]\n",
+    );
+    let before: Vec<_> = folder_digest(home.path()).into_keys().collect();
+    let outcome = crate::build(request(home.path(), recipe, home.path())).unwrap();
+    let counts: Vec<u64> = outcome.splits.iter().map(|split| split.examples).collect();
+    assert_eq!(counts, [2, 1]);
+    let folder = PathBuf::from(&outcome.path);
+    let record = &records(&folder.join("texts-deep.array_record-00000-of-00001"))[0];
+    let view = ExampleView::parse(record).unwrap();
+    let text = |name: &str| match view.get(name) {
+        Some(FeatureView::Bytes(list)) => list.first().unwrap().to_vec(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((text("text"), text("name")), (b" 4 ".to_vec(), b"four".to_vec()));
+    let after = folder_digest(home.path());
+    let new: Vec<_> = after.keys().filter(|path| !before.contains(path)).collect();
+    assert!(new.iter().all(|path| path.starts_with("catalog/")), "{new:?}");
+}
+
+/// Splits that no file fits, and that share files, are errors that say what was tried and what there is. Bug log: B57, B59.
+#[test]
+fn splits_without_files_or_with_the_same_are_told_with_their_patterns() {
+    let home = tempfile::tempdir().unwrap();
+    texts_sources(
+        home.path(),
+        &[("Train/a.txt", "1")],
+        &[("data/val/b.txt", "2"), ("data/val/c.txt", "3")],
+    );
+    let fails = |splits: &str, texts: &[&str]| {
+        assert_fails(
+            crate::build(request(home.path(), texts_recipe(splits), home.path())),
+            texts,
+        );
+    };
+    let split =
+        |name: &str, pattern: &str| format!("[[splits]]\nname = \"{name}\"\nfiles = [\"{pattern}\"]\n");
+    fails(
+        &split("train", "train/*.txt"),
+        &[
+            "split `train`: no file fits `train/*.txt`; a.zip has Train/a.txt; b.tgz has data/val/b.txt, data/val/c.txt",
+            "`Train/a.txt` would fit but for upper and lower case",
+            "not regular expressions",
+        ],
+    );
+    fails(&split("val", "val/*.txt"), &["would fit `**/val/*.txt`"]);
+    // Without what a regular expression would have, it is told by what it does not fit.
+    fails(
+        &split("train", "Train.*"),
+        &["no file fits `Train.*`", "not regular expressions"],
+    );
+    fails(
+        &(split("train", "**/*.txt") + &split("val", "data/**")),
+        &[
+            "b.tgz, member data/val/b.txt: it fits `**/*.txt` of split `train` and `data/**` of split `val`",
+            "exclude",
+        ],
+    );
+    let fault = |pattern: &str| {
+        let text = format!(
+            "format = 1\nname = \"t\"\n[[sources]]\nname = \"a.zip\"\n[reader]\nkind = \"files\"\n[features.text]\nkind = \"text\"\n{}",
+            split("train", pattern)
+        );
+        recipe::parse("texts.toml", &text, Path::new(""))
+            .unwrap_err()
+            .to_string()
+    };
+    let error = fault("train-.*");
+    assert!(
+        error.contains("looks like a regular expression") && error.contains("`splits[0].files`"),
+        "{error}"
+    );
+    assert!(
+        crate::build(request(
+            home.path(),
+            texts_recipe(&split("train", "**/a.txt")),
+            home.path()
+        ))
+        .is_ok()
+    );
+}
+
+#[test]
+fn damage_and_lies_of_an_archive_stop_the_build_with_the_member_named() {
+    let home = tempfile::tempdir().unwrap();
+    texts_sources(
+        home.path(),
+        &[("a.txt", &"text ".repeat(1000))],
+        &[("b.txt", "2")],
+    );
+    let recipe = || texts_recipe("[[splits]]\nname = \"train\"\nfiles = [\"*.txt\"]\n");
+    let whole = std::fs::read(home.path().join("a.zip")).unwrap();
+    let fails = |bytes: &[u8], texts: &[&str]| {
+        std::fs::write(home.path().join("a.zip"), bytes).unwrap();
+        assert_fails(crate::build(request(home.path(), recipe(), home.path())), texts);
+    };
+    fails(&whole[..whole.len() - 30], &["a.zip", "damaged or cut short"]);
+    let directory = whole
+        .windows(4)
+        .position(|window| window == b"PK\x01\x02")
+        .unwrap();
+    let mut lie = whole.clone();
+    lie[directory + 24..directory + 28].copy_from_slice(&u32::MAX.to_le_bytes()[..4]);
+    lie[directory + 27] = 0x0f;
+    fails(&lie, &["a.zip, member a.txt", "268435455"]);
+    let mut flipped = whole.clone();
+    flipped[45] ^= 0x55;
+    fails(&flipped, &["a.zip, member a.txt"]);
+    fails(
+        b"no archive at all, and longer than a block of 512 bytes"
+            .repeat(12)
+            .as_slice(),
+        &["a.zip", "no tar archive"],
+    );
+    fails(b"", &["a.zip is empty"]);
+    std::fs::write(home.path().join("a.zip"), &whole).unwrap();
+    assert_eq!(
+        crate::build(request(home.path(), recipe(), home.path()))
+            .unwrap()
+            .splits[0]
+            .examples,
+        2
+    );
+}
+
+/// Twenty splits of one file in a folder that nobody may write to. Bug log: B22.
+#[test]
+fn one_file_may_be_the_source_of_many_splits_and_stays_as_it_was() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    let home = tempfile::tempdir().unwrap();
+    let inputs = home.path().join("inputs");
+    std::fs::create_dir(&inputs).unwrap();
+    write_tar_gz(
+        inputs.join("all.tgz"),
+        &[
+            ("a.txt".to_owned(), b"text".to_vec()),
+            ("b.txt".to_owned(), vec![b'b'; 5000]),
+        ],
+    );
+    let mut text =
+        "format = 1\nname = \"many\"\n[reader]\nkind = \"files\"\n[features.text]\nkind = \"text\"\n"
+            .to_owned();
+    for index in 0..20 {
+        text += &format!(
+            "[[sources]]\nname = \"s{index}\"\npath = \"all.tgz\"\n[[splits]]\nname = \"part{index}\"\nsources = [\"s{index}\"]\nfiles = [\"*.txt\"]\n"
+        );
+    }
+    let state = || {
+        let file = std::fs::metadata(inputs.join("all.tgz")).unwrap();
+        (
+            folder_digest(&inputs),
+            file.ino(),
+            file.mtime(),
+            file.mtime_nsec(),
+            file.nlink(),
+        )
+    };
+    let before = state();
+    let mut folders = Vec::new();
+    for mode in [0o555, 0o755] {
+        std::fs::set_permissions(&inputs, std::fs::Permissions::from_mode(mode)).unwrap();
+        let recipe = recipe::parse("many.toml", &text, &inputs).unwrap();
+        let mut request = request(&home.path().join(format!("{mode:o}")), recipe, &inputs);
+        request.from.clear();
+        let outcome = crate::build(request).unwrap();
+        assert_eq!(outcome.splits.len(), 20);
+        assert!(outcome.splits.iter().all(|split| split.examples == 2));
+        assert_eq!(state(), before);
+        folders.push(PathBuf::from(outcome.path));
+    }
+    assert_same_folder(&folders[0], &folders[1]);
 }
