@@ -1,5 +1,6 @@
 //! End-to-end tests.
 
+mod bugs;
 mod builds;
 mod convert;
 mod files;
