@@ -589,7 +589,7 @@ impl Build {
                 // An address that the recipe vouches for needs no second download.
                 Some(Located::Url(_)) | None if pinned && self.request.from.is_empty() => {}
                 Some(Located::File(path)) => {
-                    let same_size = std::fs::metadata(path).is_ok_and(|file| file.len() == there.bytes);
+                    let same_size = fetch::local::size_of(path).is_ok_and(|bytes| bytes == there.bytes);
                     let same = same_size && {
                         let sum = fetch::identify(spec, path, &self.request.monitor)?;
                         info::source(&there.name, &sum) == *there
@@ -671,7 +671,7 @@ impl Build {
         for (spec, place) in self.spec.sources.iter().zip(located) {
             let (text, bytes, there) = match place {
                 Located::File(path) => {
-                    let bytes = std::fs::metadata(path).ok().map(|file| file.len());
+                    let bytes = fetch::local::size_of(path).ok();
                     (path.display().to_string(), bytes, estimate::unpacked_bytes(path))
                 }
                 Located::Url(url) => (fetch::shown(url), spec.bytes, None),
@@ -877,23 +877,12 @@ impl Build {
 
     /// What identifies the job: staging of another one is not continued.
     fn job(&self, located: &[Located]) -> Result<String> {
-        use std::os::unix::fs::MetadataExt;
-
         let mut sources = Vec::new();
         for (spec, place) in self.spec.sources.iter().zip(located) {
             sources.push(match place {
                 _ if self.request.check_sums && spec.is_pinned() => "as the recipe says".to_owned(),
                 Located::Url(url) => url.to_string(),
-                Located::File(path) => {
-                    let shown = path.display();
-                    let file = std::fs::metadata(path).with_context(|| format!("could not read {shown}"))?;
-                    let (seconds, nanoseconds) = (file.mtime(), file.mtime_nsec());
-                    format!(
-                        "{shown}, {} bytes, {seconds}.{nanoseconds:09}, inode {}",
-                        file.len(),
-                        file.ino()
-                    )
-                }
+                Located::File(path) => fetch::local::stamp_of(path)?,
             });
         }
         let pins: Vec<Option<String>> = self
@@ -936,7 +925,7 @@ impl Build {
         let (mut downloads, mut sources) = (0, 0);
         for (spec, place) in self.spec.sources.iter().zip(located) {
             let size = match place {
-                Located::File(path) => std::fs::metadata(path).ok().map(|file| file.len()),
+                Located::File(path) => fetch::local::size_of(path).ok(),
                 Located::Url(_) => spec.bytes,
             };
             let Some(size) = size else {

@@ -31,8 +31,8 @@ use url::Url;
 pub(crate) struct Build {
     /// A built-in dataset, with a config where it has such, as in imagenette/160px; or a recipe file.
     ///
-    /// Built in, with their configs, the default one first: beans, cifar10, cifar100, eurosat (rgb, all), fashion_mnist, food101, imagenette
-    /// (full-size-v2, 320px-v2, 160px-v2, full-size, 320px, 160px), imdb_reviews, kmnist, mnist, oxford_iiit_pet, stl10, tf_flowers.
+    /// Built in, with their configs, the default one first: beans, cifar10, cifar100, eurosat (rgb, all), fashion_mnist, food101, imagenet2012,
+    /// imagenette (full-size-v2, 320px-v2, 160px-v2, full-size, 320px, 160px), imdb_reviews, kmnist, mnist, oxford_iiit_pet, stl10, tf_flowers.
     #[arg(value_name = "NAME[/CONFIG]|RECIPE.toml")]
     recipe: String,
     /// A file, folder or URL that holds the sources, in place of the recipe addresses; may be repeated.

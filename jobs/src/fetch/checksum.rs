@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
-use crate::archive::{Member, MemberKind, Section, Tar};
+use crate::archive::{Member, MemberKind, Section, Tar, folder_files};
 use crate::builder::{SourceIdentity, SourceSpec};
 use crate::error::Hinted;
 use crate::fetch::Fetched;
@@ -78,14 +78,38 @@ fn next_whole(tar: &mut Tar<Section>) -> Result<Option<Member>> {
     }
 }
 
-/// Hashes a file, looking up now and then whether the job was stopped.
+/// Hashes a file, or a folder as [`local`](crate::fetch::local) says, looking up now and then whether the job was stopped.
 ///
 /// # Errors
-/// The file cannot be read, or the job was stopped.
+/// A file cannot be read, or the job was stopped.
 pub(crate) fn hash_file(path: &Path, monitor: &Monitor) -> Result<Checksum> {
+    let mut hasher = Sha256::new();
+    let mut bytes = 0;
+    if path.is_dir() {
+        for file in folder_files(path)? {
+            let path = path.join(&file);
+            let length = std::fs::metadata(&path)
+                .with_context(|| format!("could not read {}", path.display()))?
+                .len();
+            hasher.update((file.len() as u64).to_le_bytes());
+            hasher.update(&file);
+            hasher.update(length.to_le_bytes());
+            bytes += hash_into(&mut hasher, &path, monitor)?;
+        }
+    } else {
+        bytes = hash_into(&mut hasher, path, monitor)?;
+    }
+    Ok(Checksum {
+        bytes,
+        sha256: hasher.finalize().into(),
+        identity: SourceIdentity::Sha256,
+    })
+}
+
+/// Hashes the bytes of a file, and gives their number.
+fn hash_into(hasher: &mut Sha256, path: &Path, monitor: &Monitor) -> Result<u64> {
     let mut file = File::open(path).with_context(|| format!("could not open {}", path.display()))?;
     let mut buffer = vec![0; 1 << 20];
-    let mut hasher = Sha256::new();
     let mut bytes = 0;
     loop {
         monitor.check()?;
@@ -93,11 +117,7 @@ pub(crate) fn hash_file(path: &Path, monitor: &Monitor) -> Result<Checksum> {
             .read(&mut buffer)
             .with_context(|| format!("could not read {}", path.display()))?;
         if count == 0 {
-            return Ok(Checksum {
-                bytes,
-                sha256: hasher.finalize().into(),
-                identity: SourceIdentity::Sha256,
-            });
+            return Ok(bytes);
         }
         hasher.update(&buffer[..count]);
         bytes += count as u64;

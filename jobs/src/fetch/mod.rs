@@ -5,6 +5,7 @@
 
 mod checksum;
 mod http;
+pub(crate) mod local;
 mod locate;
 
 use std::fs::File;
@@ -224,10 +225,18 @@ pub fn fetch_all(
     }
 }
 
-/// Looks at a local file: that it is a file, and as long as the spec says.
+/// Looks at a local source: that it is a file, and as long as the spec says, or a folder of which nothing is said.
 fn local(spec: &SourceSpec, path: &Path, strict: bool) -> Result<Fetched> {
     let shown = path.display();
     let metadata = std::fs::metadata(path).with_context(|| format!("could not read {shown}"))?;
+    if metadata.is_dir() && spec.bytes.is_none() && spec.sha256.is_none() {
+        return Ok(Fetched {
+            name: spec.name.clone(),
+            path: path.to_owned(),
+            bytes: local::size_of(path)?,
+            sha256: None,
+        });
+    }
     if !metadata.is_file() {
         anyhow::bail!("{shown} is not a file");
     }

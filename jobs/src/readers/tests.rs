@@ -554,3 +554,54 @@ fn one_file_may_be_the_source_of_many_splits_and_stays_as_it_was() {
     }
     assert_same_folder(&folders[0], &folders[1]);
 }
+
+/// Pictures in folders that are named as the classes are, where they lie: no archive.
+#[test]
+fn a_folder_of_pictures_by_class_is_a_source() {
+    let home = tempfile::tempdir().unwrap();
+    let photos = home.path().join("photos");
+    let members = read_tar_gz(golden_path("recipes/tf_flowers/flower_photos.tgz"));
+    for (path, data) in &members {
+        let path = photos.join(path.strip_prefix("flower_photos/").unwrap());
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, data).unwrap();
+    }
+    std::fs::write(photos.join("daisy/.DS_Store"), b"x").unwrap();
+    let text = "format = 1\nname = \"photos\"\nkey = \"{folder}/{file}\"\n[[sources]]\npath = \"photos\"\n[reader]\nkind = \"files\"\n\
+                [features.image]\nkind = \"image\"\nshape = [-1, -1, 3]\n[features.label]\nkind = \"class_label\"\n\
+                names = [\"daisy\", \"dandelion\", \"roses\", \"sunflowers\", \"tulips\"]\n\
+                [[splits]]\nname = \"train\"\nfiles = [\"{label}/*.jpg\"]\n";
+    let build = || {
+        let mut request = request(
+            home.path(),
+            recipe::parse("photos.toml", text, home.path()).unwrap(),
+            home.path(),
+        );
+        request.from.clear();
+        crate::build(request)
+    };
+    let before = folder_digest(&photos);
+    let outcome = build().unwrap();
+    assert_eq!(outcome.splits[0].examples, 10);
+    assert_eq!(folder_digest(&photos), before);
+    assert_eq!(build().unwrap().status.name(), "up to date");
+    // The same pictures in the same order as from the archive.
+    let flowers = build_of(
+        home.path(),
+        "tf_flowers",
+        None,
+        &golden_path("recipes/tf_flowers"),
+    )
+    .unwrap();
+    let images = |outcome: &BuildOutcome, name: &str| -> Vec<Vec<u8>> {
+        let path = PathBuf::from(&outcome.path).join(format!("{name}-train.array_record-00000-of-00001"));
+        let image = |record: &Vec<u8>| match ExampleView::parse(record).unwrap().get("image") {
+            Some(FeatureView::Bytes(list)) => list.first().unwrap().to_vec(),
+            other => panic!("{other:?}"),
+        };
+        records(&path).iter().map(image).collect()
+    };
+    assert_eq!(images(&outcome, "photos"), images(&flowers, "tf_flowers"));
+    std::fs::write(photos.join("daisy/new.jpg"), &members.last().unwrap().1).unwrap();
+    assert_fails(build(), &["was built from another `photos`"]);
+}

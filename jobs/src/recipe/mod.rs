@@ -40,7 +40,7 @@
 //! | `idx` | two sources: images and labels |
 //! | `cifar` | members of a tar archive with CIFAR's binary batches |
 //! | `imagenet2012` | one of ILSVRC 2012's archives, for the splits `train`, `validation` and `test` |
-//! | `files` | [patterns](Pattern) of paths in tar and zip archives; each file is an example |
+//! | `files` | [patterns](Pattern) of paths in tar and zip archives, and in folders; each file is an example |
 //! | `label-lists` | members of an archive that list its pictures by class, as JSON |
 //! | `stl10` | members of a tar archive: pictures, and labels where there are such |
 //! | `oxford-iiit-pet` | members of `annotations.tar.gz` that list pictures |
