@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 
+import convert
 import formats
 import meter
 
@@ -204,6 +205,8 @@ class Bench:
         head = {"machine": machine(self.args.python, self.args.prep), "rounds": self.args.rounds}
         if "build" in parts or "load" in parts:
             self.save("results.json", {**head, **self.datasets(parts)})
+        if "convert" in parts:
+            self.save("convert.json", {**head, "convert": convert.Convert(self.args, self.work).main()})
         if "formats" in parts:
             busy, start = meter.busy_seconds(), time.monotonic()
             found = formats.Formats(self.args, self.work).main()
@@ -265,7 +268,8 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=4.0, help="measured time of a Grain stream")
     parser.add_argument("--epochs", type=int, default=8, help="epochs of a prep load run")
     parser.add_argument("--batch-images", type=int, default=10_000, help="images in each of the archive's six batch files")
-    parser.add_argument("--parts", default="build,load,formats")
+    parser.add_argument("--parts", default="build,load,convert,formats")
+    parser.add_argument("--convert-texts", type=int, default=1_000_000, help="texts of about 1 kB of the convert part")
     parser.add_argument("--texts", type=int, default=250_000, help="texts of about 1 kB of the formats part")
     parser.add_argument("--pictures", type=int, default=1_000, help="records of about 110 kB of the formats part")
     parser.add_argument("--formats-seconds", type=float, default=0.7, help="measured time of a contender of the formats part")

@@ -669,8 +669,8 @@ mod tests {
     #[test]
     fn whole_numbers_compare_without_loss() {
         for (integer, number, wanted) in [
-            (i64::MAX, 9.223_372_036_854_775_807e18, Ordering::Less),
-            (i64::MIN, -9.223_372_036_854_775_808e18, Ordering::Equal),
+            (i64::MAX, 9.223_372_036_854_776e18, Ordering::Less),
+            (i64::MIN, -9.223_372_036_854_776e18, Ordering::Equal),
             (3, 3.5, Ordering::Less),
             (-3, -3.5, Ordering::Greater),
             (0, f64::NEG_INFINITY, Ordering::Greater),

@@ -384,11 +384,8 @@ fn keyed(data: &[u8]) -> (&[u8], &[u8]) {
 
 /// Compares the keys that do not fit into 16 bytes.
 fn compare_keys(a: &[u8], b: &[u8]) -> Order2 {
-    match keyed(a).0.cmp(keyed(b).0) {
-        // Equal values are no duplicates: the order of their origins counts.
-        Order2::Equal => Order2::Equal,
-        other => other,
-    }
+    // Of equal values the order of their origins counts.
+    keyed(a).0.cmp(keyed(b).0)
 }
 
 fn prefix(key: &[u8]) -> Key {
@@ -626,13 +623,14 @@ mod pairs {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     type Map = HashMap<(u32, u32), (usize, String, usize)>;
+    type Pair = ((u32, u32), (usize, String, usize));
 
     pub(super) fn serialize<S: Serializer>(map: &Map, serializer: S) -> Result<S::Ok, S::Error> {
         map.iter().collect::<Vec<_>>().serialize(serializer)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map, D::Error> {
-        let pairs: Vec<((u32, u32), (usize, String, usize))> = Vec::deserialize(deserializer)?;
+        let pairs: Vec<Pair> = Vec::deserialize(deserializer)?;
         Ok(pairs.into_iter().collect())
     }
 }
