@@ -2,6 +2,7 @@
 
 mod bugs;
 mod builds;
+mod cluster;
 mod convert;
 mod files;
 mod load;

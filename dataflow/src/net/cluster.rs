@@ -32,6 +32,10 @@ const WATCH: Duration = Duration::from_millis(200);
 const DATA_WAIT: Duration = Duration::from_secs(8);
 /// How long closing may take where a peer does not answer.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a process may be gone again before all have met.
+const COME_BACK: Duration = Duration::from_secs(3);
+/// How long a process that does not fit stays, so that the others hear of it from itself.
+const LINGER: Duration = Duration::from_secs(3);
 /// Handshakes under way at a time; strangers beyond are hung up on.
 const MOST_HANDSHAKES: usize = 64;
 /// Refused connections that are told of.
@@ -132,6 +136,10 @@ struct Peer {
     broken: Option<(Instant, String)>,
     inbox: VecDeque<Vec<u8>>,
     report: Option<Vec<u8>>,
+    /// Knows that the processes do not fit together.
+    told: bool,
+    /// When it went again before all had met.
+    gone: Option<Instant>,
     /// Why it isn't connected yet.
     trouble: Option<String>,
     moved: (u64, u64),
@@ -626,7 +634,7 @@ impl Shared {
         loop {
             {
                 let state = self.lock();
-                let over = state.session.is_some() || state.failure.is_some();
+                let over = state.session.is_some() || state.peers[peer].told;
                 if over || self.closing.load(SeqCst) || Instant::now() >= deadline {
                     return;
                 }
@@ -642,16 +650,19 @@ impl Shared {
             match dialled {
                 Ok(()) => {}
                 // No hope that this changes.
-                Err(refusal @ (Refusal::Secret | Refusal::Protocol(_))) => self.fail(Failure {
-                    origin: self.spec.index,
-                    lost: None,
-                    common: true,
-                    text: format!(
-                        "{} and {} do not fit together: {refusal}",
-                        self.spec.name(self.spec.index),
-                        self.spec.name(peer)
-                    ),
-                }),
+                Err(refusal @ (Refusal::Secret | Refusal::Protocol(_))) => {
+                    self.fail(Failure {
+                        origin: self.spec.index,
+                        lost: None,
+                        common: true,
+                        text: format!(
+                            "{} and {} do not fit together: {refusal}",
+                            self.spec.name(self.spec.index),
+                            self.spec.name(peer)
+                        ),
+                    });
+                    return;
+                }
                 Err(refusal) => {
                     self.lock().peers[peer].trouble = Some(refusal.to_string());
                     std::thread::sleep(Duration::from_millis(100));
@@ -702,6 +713,10 @@ impl Shared {
                 common: true,
                 text,
             });
+            if let Some(peer) = self.lock().peers.get_mut(peer) {
+                peer.told = true;
+            }
+            self.changed.notify_all();
             return Ok(());
         }
         self.take(stream, peer)
@@ -773,6 +788,13 @@ impl Shared {
                 Some(slot) if slot.connection.is_none() && peer != self.spec.index => {
                     slot.connection = Some(connection.clone());
                     slot.ready = false;
+                    slot.gone = None;
+                    // It comes late, and has to hear that there is nothing to come to.
+                    if let Some(failure) = &state.failure
+                        && let Ok(text) = serde_json::to_vec(failure)
+                    {
+                        connection.send(kind::FAILED, text);
+                    }
                 }
                 _ => return Err(Refusal::Busy),
             }
@@ -807,7 +829,21 @@ impl Shared {
         let mut state = self.lock();
         loop {
             if let Some(failure) = &state.failure {
-                return Err(self.error(failure));
+                let error = self.error(failure);
+                let begun = Instant::now();
+                // What ends all is known, but not yet to all.
+                while begun.elapsed() < LINGER
+                    && (0..state.peers.len()).any(|peer| {
+                        let peer_state = &state.peers[peer];
+                        peer != index
+                            && peer_state.connection.is_none()
+                            && !peer_state.told
+                            && !peer_state.ended
+                    })
+                {
+                    state = self.wait(state, WATCH);
+                }
+                return Err(error);
             }
             let missing: Vec<usize> = (0..state.peers.len())
                 .filter(|peer| *peer != index && state.peers[*peer].connection.is_none())
@@ -831,6 +867,21 @@ impl Shared {
             {
                 told = Some(connection.id);
                 connection.send(kind::READY, Vec::new());
+            }
+            let went = state.peers.iter().enumerate().find_map(|(process, peer)| {
+                let reason = "it went before all had met".to_owned();
+                (peer.gone?.elapsed() > COME_BACK).then_some((process, reason))
+            });
+            if let Some((process, text)) = went {
+                drop(state);
+                self.fail(Failure {
+                    origin: index,
+                    lost: Some(process),
+                    common: false,
+                    text,
+                });
+                state = self.lock();
+                continue;
             }
             let now = Instant::now();
             let late = if missing.is_empty() {
@@ -1053,6 +1104,7 @@ impl Shared {
                 // It may come again.
                 slot.connection = None;
                 slot.ready = false;
+                slot.gone = Some(Instant::now());
                 slot.trouble = Some(reason);
             }
         }
