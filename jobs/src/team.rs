@@ -17,7 +17,7 @@ use rustix::fs::FlockOperation;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::Hinted;
+use crate::error::{Cancelled, Hinted};
 use crate::monitor::Monitor;
 
 /// How long a file that another machine wrote may take to show here; network file systems cache names for some seconds.
@@ -148,7 +148,8 @@ impl Team {
         }
     }
 
-    /// Ends all processes when the job of this one is stopped; for as long as the guard lives.
+    /// Ends all processes when the job of this one is stopped, and stops the job of this one when another has failed; for as long as the guard
+    /// lives. [`Watch::settle`] ends it.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -156,13 +157,21 @@ impl Team {
         let Some(cluster) = self.cluster.clone() else {
             return Ok(Watch::default());
         };
-        let over = Arc::new(AtomicBool::new(false));
+        let (over, by_cluster) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let run = {
-            let (monitor, over) = (Arc::clone(monitor), Arc::clone(&over));
+            let (monitor, over, by_cluster) =
+                (Arc::clone(monitor), Arc::clone(&over), Arc::clone(&by_cluster));
+            let cluster = cluster.clone();
             move || {
                 while !over.load(Ordering::Relaxed) {
                     if monitor.is_cancelled() {
                         cluster.fail("it was stopped, as asked");
+                        break;
+                    }
+                    // Whatever this process is at (waiting for a lock, fetching) is in vain.
+                    if cluster.failure().is_some() {
+                        by_cluster.store(true, Ordering::SeqCst);
+                        monitor.cancel();
                         break;
                     }
                     std::thread::park_timeout(Duration::from_millis(50));
@@ -175,6 +184,8 @@ impl Team {
             .context("could not start a thread")?;
         Ok(Watch {
             over,
+            by_cluster,
+            cluster: Some(cluster),
             thread: Some(thread),
         })
     }
@@ -326,16 +337,47 @@ fn take(lock: &File, path: &Path) -> Result<bool> {
 #[derive(Debug, Default)]
 pub struct Watch {
     over: Arc<AtomicBool>,
+    /// Whether the job was stopped because another process had failed.
+    by_cluster: Arc<AtomicBool>,
+    cluster: Option<Cluster>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Watch {
-    fn drop(&mut self) {
+impl Watch {
+    /// Ends the watch, and says what a job's error comes from: a stop that the user asked for, or what went wrong in another process.
+    ///
+    /// # Errors
+    /// The job's own, where neither is its cause; [`Cancelled`].
+    pub fn settle<T>(mut self, result: Result<T>, monitor: &Monitor) -> Result<T> {
+        self.end();
+        result.map_err(|error| {
+            if !self.by_cluster.load(Ordering::SeqCst) {
+                // Whatever failed after a stop failed because of it.
+                return if monitor.is_cancelled() {
+                    Cancelled.into()
+                } else {
+                    error
+                };
+            }
+            match self.cluster.as_ref().and_then(Cluster::failure) {
+                Some(failure) if crate::error::find::<Cancelled>(&error).is_some() => explain(failure),
+                _ => error,
+            }
+        })
+    }
+
+    fn end(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -34,7 +34,7 @@ use crate::build::publish::{Found, Registry};
 use crate::build::shard::{ShardSummary, Shards};
 use crate::build::staging::Staging;
 use crate::builder::{Builder, DatasetSpec, Source, StartOver};
-use crate::error::{Cancelled, Hinted};
+use crate::error::Hinted;
 use crate::explain::{Flow, Graph};
 use crate::fetch::{self, Checksum, ChecksumThread, FetchOptions, Fetched, Located};
 use crate::monitor::{Monitor, Unit};
@@ -341,15 +341,7 @@ pub fn build(request: BuildRequest) -> Result<BuildOutcome> {
     let team = request.team.clone();
     let watch = team.watch(&monitor)?;
     let result = build_together(request, &team).inspect_err(|error| team.fail(error));
-    drop(watch);
-    // Whatever failed after a stop failed because of it.
-    result.map_err(|error| {
-        if monitor.is_cancelled() {
-            Cancelled.into()
-        } else {
-            error
-        }
-    })
+    watch.settle(result, &monitor)
 }
 
 /// The request without the splits whose sources are optional and not there, of which it warns.
@@ -406,12 +398,14 @@ fn build_together(request: BuildRequest, team: &Team) -> Result<BuildOutcome> {
         return build.follow();
     }
     let outcome = build.run()?;
-    team.tell(&Order::Done(Done {
+    let done = Done {
         status: outcome.status,
         fingerprint: outcome.fingerprint.clone(),
         skipped: outcome.skipped,
         path: outcome.path.clone(),
-    }))?;
+    };
+    // What is committed is committed, whoever is there to hear of it.
+    let _ = team.tell(&Order::Done(done));
     Ok(outcome)
 }
 

@@ -59,7 +59,7 @@ use crate::convert::plan::{Count, Plan, ShardCount, Split};
 use crate::convert::shard::ShardSummary;
 use crate::convert::tfds::TfdsFolder;
 use crate::convert::transform::{Transform, check_names};
-use crate::error::{Cancelled, Hinted};
+use crate::error::Hinted;
 use crate::monitor::{Monitor, Unit};
 use crate::resources::{self, show_size};
 use crate::team::Team;
@@ -371,19 +371,12 @@ pub struct ConvertOutcome {
 pub fn convert(request: ConvertRequest) -> Result<ConvertOutcome> {
     let monitor = Arc::clone(&request.monitor);
     let team = request.team.clone();
-    let _watch = team.watch(&monitor)?;
+    let watch = team.watch(&monitor)?;
     let result = Conversion::new(request).and_then(|conversion| conversion.run());
     if let Err(error) = &result {
         team.fail(error);
     }
-    // Whatever failed after a stop failed because of it.
-    result.map_err(|error| {
-        if monitor.is_cancelled() {
-            Cancelled.into()
-        } else {
-            advise(error)
-        }
-    })
+    watch.settle(result, &monitor).map_err(advise)
 }
 
 /// A conversion on its way.
