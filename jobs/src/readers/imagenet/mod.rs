@@ -7,6 +7,8 @@
 //! Source: TFDS 4.9, `datasets/imagenet2012/imagenet2012_dataset_builder.py` and `imagenet_common.py`.
 
 mod repair;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read};
@@ -479,7 +481,7 @@ fn what_is_wrong(start: &[u8], is_repaired: bool) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+mod unit_tests {
     use super::*;
 
     #[test]
