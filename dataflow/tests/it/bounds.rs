@@ -110,6 +110,47 @@ fn many_times_the_budget_flows_through_a_sort_into_slow_writers() {
     }
 }
 
+/// Bug log, B18: nearly all records belong to one of four workers, whose writer is far slower than the source.
+#[test]
+fn a_burst_for_one_worker_waits_for_its_slow_writer() {
+    const BUDGET: usize = 8 << 20;
+    let (progress, place) = (Progress::new(), Collected::new());
+    let collected = place.clone();
+    let options = Options::default()
+        .workers(4)
+        .memory_bytes(BUDGET)
+        .progress(progress.clone());
+    run(options, move |pipeline| {
+        pipeline
+            .source("Read", (0..8).collect(), |task| {
+                Ok::<_, Error>((0..2_500).map(move |index| Ok::<_, Error>(record(task, index, 1, 2000))))
+            })
+            .map(|mut record| {
+                // The last worker's range begins at 0xc0.
+                record.key[0] = if record.origin % 50 == 0 {
+                    record.key[0]
+                } else {
+                    0xff
+                };
+                record
+            })
+            .exchange_by_key(Default::default())
+            .inspect(|record| assert!(slow(record.origin) != 0))
+            .sort("Order", SortOptions::new(1))
+            .write_shards("Write", crate::support::even(vec![3]), Slow)
+            .collect(&collected);
+    })
+    .unwrap();
+    assert_eq!(
+        place.take().iter().map(|written| written.summary).sum::<u64>(),
+        20_000
+    );
+    let peak = progress.peak_held_bytes();
+    assert!(progress.stage("Write").unwrap().bytes > 2 * BUDGET as u64);
+    assert!(peak > 0 && peak <= BUDGET as u64, "held {peak} of {BUDGET} bytes");
+    assert_eq!(progress.held_bytes(), 0);
+}
+
 #[test]
 fn a_record_larger_than_every_window_passes() {
     for workers in [1, 2] {
