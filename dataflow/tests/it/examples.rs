@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use prep_dataflow::Options;
+use prep_dataflow::{Cluster, ClusterSpec, Options};
 
 #[path = "../../examples/dedup_text.rs"]
 #[expect(dead_code, reason = "the program's `main` is not called")]
@@ -94,6 +94,48 @@ fn texts_are_written_once_in_their_order_whatever_the_workers() {
         cause.starts_with("could not read `") && cause.contains("missing"),
         "{cause}"
     );
+}
+
+/// The same program as two processes of a cluster, which here are two threads.
+#[test]
+fn a_cluster_writes_the_same_and_counts_for_all() {
+    let home = tempfile::tempdir().unwrap();
+    let paths: Vec<PathBuf> = (0..5)
+        .map(|file| {
+            let path = home.path().join(format!("in-{file}"));
+            let lines = (0..3000).map(|line| format!("line {}\n", line * (file + 1) % 4000));
+            std::fs::write(&path, lines.collect::<String>()).unwrap();
+            path
+        })
+        .collect();
+    let folders = ["alone", "together"].map(|name| home.path().join(name));
+    folders
+        .iter()
+        .for_each(|folder| std::fs::create_dir(folder).unwrap());
+    let alone = dedup_text::dedup(b'\n', paths.clone(), folders[0].clone(), Options::default()).unwrap();
+    let hosts: Vec<String> = {
+        let free = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        free.iter()
+            .map(|listener| listener.local_addr().unwrap().to_string())
+            .collect()
+    };
+    let processes: Vec<_> = (0..2)
+        .map(|process| {
+            let spec = ClusterSpec::new(hosts.clone(), process, "secret");
+            let (paths, folder) = (paths.clone(), folders[1].clone());
+            std::thread::spawn(move || {
+                let options = Options::default()
+                    .workers(2)
+                    .cluster(Cluster::connect(spec).unwrap());
+                dedup_text::dedup(b'\n', paths, folder, options).unwrap()
+            })
+        })
+        .collect();
+    for process in processes {
+        assert_eq!(process.join().unwrap(), alone);
+    }
+    assert_eq!(alone.0, 15_000);
+    assert!(files(&folders[0]) == files(&folders[1]));
 }
 
 /// A picture whose bytes follow from its number.
