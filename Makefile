@@ -87,7 +87,8 @@ test-all: test ## test, and what needs gigabytes of packages: our golden files a
 test-compare: ## TFRecord files against the tfrecord crate, which stays out of our lockfile
 	CARGO_TARGET_DIR=$(CURDIR)/target $(CARGO) test --quiet --manifest-path tests/compare/Cargo.toml
 
-soak: release ## The long variants: more rounds of random interoperability cases and of the end-to-end tests, optimised
+soak: release ## The long variants: 20 GB through 256 MB (SOAK_GB=2 for less), kills, random cases, all optimised
+	@$(STEP) "many gigabytes through a small budget" scripts/soak
 	@$(STEP) "Python packages into $(VENV)" scripts/venv $(VENV) tests/interop/requirements.txt
 	@$(STEP) "Rust tests, optimised, ignored ones included" $(CARGO) test --release --workspace -- --include-ignored
 	@$(EXAMPLES)

@@ -460,6 +460,14 @@ impl Monitor {
         lock(&self.meters).retain(|other| !Arc::ptr_eq(other, meter));
     }
 
+    /// Ends a stage, and takes it off the list again if it took less than a second.
+    pub fn forget_quick(&self, meter: &Arc<Meter>) {
+        meter.finish();
+        if meter.started.elapsed() < Duration::from_secs(1) {
+            self.forget(meter);
+        }
+    }
+
     /// Watches a job graph, until the result is dropped: its counts are added to the stages of the same names; those that
     /// the job itself does not meter become stages too.
     pub fn watch<'a>(&'a self, progress: &Progress) -> Watched<'a> {
@@ -562,11 +570,11 @@ impl Monitor {
         lock(&self.facts).skip(split, input, count);
     }
 
-    /// Counts a shard that was written, and the time since `started`.
+    /// Counts a shard that was written, and the time that took.
     pub fn shard_written(
         &self,
         path: &str,
-        started: Instant,
+        took: Duration,
         records: u64,
         payload_bytes: u64,
         file_bytes: u64,
@@ -577,7 +585,7 @@ impl Monitor {
         facts.file_bytes += file_bytes;
         facts.slower(ShardTime {
             path: path.to_owned(),
-            seconds: started.elapsed().as_secs_f64(),
+            seconds: took.as_secs_f64(),
             records,
             bytes: file_bytes,
         });

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::error::Hinted;
+
 /// Parses a size in bytes: `64M`, `1.5GiB`, `500MB`, `1048576`. K, M, G, T and KiB to TiB are powers of 1024; KB to TB of 1000.
 ///
 /// # Errors
@@ -144,6 +146,33 @@ pub fn free_bytes(path: &Path) -> Result<u64> {
     let stat = rustix::fs::statvfs(there)
         .with_context(|| format!("could not look at the file system of {}", there.display()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// What an error means that came from a full disk under the spill folder; `None` for other errors.
+pub(crate) fn full_spill_folder(error: &anyhow::Error) -> Option<Hinted> {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+
+    let Some(prep_dataflow::Error::SpillWrite {
+        folder,
+        needed_bytes,
+        source,
+        ..
+    }) = crate::error::find::<prep_dataflow::Error>(error)
+    else {
+        return None;
+    };
+    if !matches!(source.kind(), StorageFull | QuotaExceeded) {
+        return None;
+    }
+    let message = format!(
+        "no space is left in the spill folder {}: at least {} more are needed, {} are free",
+        folder.display(),
+        show_size(*needed_bytes),
+        free_bytes(folder).map_or("none".to_owned(), show_size)
+    );
+    let hint = "free some space there, name another folder with `--spill-dir`, or allow more `--memory`; the same command goes on \
+                from where it stopped";
+    Some(Hinted::new(message, hint))
 }
 
 #[cfg(test)]

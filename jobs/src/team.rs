@@ -42,6 +42,13 @@ impl Team {
         }
     }
 
+    /// Lets the first process's monitor see the progress of all.
+    pub(crate) fn show_to(&self, monitor: &Monitor) {
+        if let Some(cluster) = &self.cluster {
+            monitor.set_peers(Box::new(cluster.clone()));
+        }
+    }
+
     /// The cluster, where there is more than one process: for `prep_dataflow::Options::cluster`.
     pub fn cluster(&self) -> Option<&Cluster> {
         self.cluster.as_ref()

@@ -1002,22 +1002,8 @@ impl Build {
     fn explain_full_disk(&self, error: anyhow::Error, located: &[Located]) -> anyhow::Error {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
 
-        if let Some(prep_dataflow::Error::SpillWrite {
-            folder, needed_bytes, ..
-        }) = crate::error::find::<prep_dataflow::Error>(&error)
-        {
-            let free = resources::free_bytes(folder);
-            let message = format!(
-                "no space is left in the spill folder {}: at least {} more are needed, {} are free",
-                folder.display(),
-                resources::show_size(*needed_bytes),
-                free.map_or("none".to_owned(), resources::show_size)
-            );
-            return error.context(Hinted::new(
-                message,
-                "free some space there, name another folder with `--spill-dir`, or allow more `--memory`; the same command goes \
-                 on from where it stopped",
-            ));
+        if let Some(advice) = resources::full_spill_folder(&error) {
+            return error.context(advice);
         }
         let full = error.chain().any(|cause| {
             cause

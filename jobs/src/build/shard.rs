@@ -257,8 +257,13 @@ impl ShardFile {
             file_bytes,
             ..
         } = &self.summary;
-        self.monitor
-            .shard_written(path, self.started, *records, *payload_bytes, *file_bytes);
+        self.monitor.shard_written(
+            path,
+            self.started.elapsed(),
+            *records,
+            *payload_bytes,
+            *file_bytes,
+        );
         Ok(self.summary)
     }
 }

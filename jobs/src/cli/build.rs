@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
     let monitor = Monitor::new();
     let follows = args.cluster.index()?.is_some_and(|process| process > 0);
     let job = if follows {
-        args.job.of_a_follower()
+        args.job.of_a_follower(args.cluster.index()?.unwrap_or(0))
     } else {
         args.job.clone()
     };
@@ -77,6 +77,7 @@ pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
         monitor.forget(&meter);
         request.monitor = Arc::clone(&monitor);
         request.team = Team::of(args.cluster.connect(arguments(args)?, &monitor)?);
+        request.team.show_to(&monitor);
         crate::build(request)
     })?;
     let exit = if outcome.skipped > 0 && outcome.status == Status::Built {

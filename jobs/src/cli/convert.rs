@@ -81,12 +81,23 @@ pub(crate) fn run(args: &Convert, global: &Global) -> Result<Outcome> {
         what: &output,
     };
     let arguments = arguments(args);
-    let outcome = run_job(action, &args.job, global, &monitor, describe, || {
+    let process = args.cluster.index()?.unwrap_or(0);
+    let job = if process > 0 {
+        args.job.of_a_follower(process)
+    } else {
+        args.job.clone()
+    };
+    let outcome = run_job(action, &job, global, &monitor, describe, || {
         let mut request = request;
         request.team = Team::of(args.cluster.connect(arguments, &monitor)?);
+        request.team.show_to(&monitor);
         crate::convert::convert(request)
     })?;
-    if !args.job.json && !global.quiet {
+    if process > 0 {
+        // The output is process 0's.
+    } else if let (Some(format), Some(graph), false) = (args.job.explain, &outcome.graph, args.job.json) {
+        write!(io::stdout(), "{}", format.draw(graph))?;
+    } else if !args.job.json && !global.quiet {
         writeln!(io::stdout(), "{}", summary(&outcome))?;
     }
     Ok(
@@ -177,6 +188,7 @@ fn request(args: &Convert) -> Result<ConvertRequest> {
     request.on_error = job.on_error;
     request.overwrite = job.overwrite;
     request.dry_run = job.dry_run;
+    request.explain = job.explain;
     request.workers = job.workers;
     request.memory_bytes = job.memory_bytes;
     request.spill_folder = job.spill_folder;
@@ -204,6 +216,7 @@ fn describe(outcome: &ConvertOutcome) -> Value {
         "shards_found": outcome.shards_found,
         "log": outcome.log,
         "plan": outcome.plan,
+        "graph": outcome.graph.as_ref().map(crate::explain::Graph::json),
         "seconds": outcome.seconds,
         "workers": outcome.workers,
         "peak_held_bytes": outcome.peak_held_bytes,

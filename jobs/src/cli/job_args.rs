@@ -56,6 +56,9 @@ pub(crate) struct JobArgs {
     /// One JSON object a line on stdout.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Which process of a cluster this is.
+    #[arg(skip)]
+    pub(crate) process: usize,
 }
 
 /// How a job graph is drawn.
@@ -92,10 +95,17 @@ pub(crate) struct JobSettings {
 
 impl JobArgs {
     /// The flags as a process takes them that is not the first of its cluster: the reports and the output are the first's.
-    pub(crate) fn of_a_follower(&self) -> Self {
+    /// Each has a trace of its own, with its number after the name.
+    pub(crate) fn of_a_follower(&self, process: usize) -> Self {
+        let trace = self.trace.as_ref().map(|path| {
+            let mut path = path.clone().into_os_string();
+            path.push(format!(".{process}"));
+            PathBuf::from(path)
+        });
         Self {
+            process,
             explain: None,
-            trace: None,
+            trace,
             report: None,
             json: false,
             ..self.clone()
@@ -199,7 +209,7 @@ pub(crate) fn run_job<T>(
         }
     }
     if let Some(path) = &args.trace {
-        let trace = Trace::create(path, 0)
+        let trace = Trace::create(path, args.process)
             .with_context(|| format!("could not write the trace {}", path.display()))?;
         monitor.set_trace(trace);
     }

@@ -165,6 +165,7 @@ impl Shards {
         let job = Arc::clone(&self.job);
         let shard = &job.plan.shards[index];
         let started = std::time::Instant::now();
+        let _span = prep_dataflow::trace::span("write", format!("write {}", shard.path));
         let hashed = job.fingerprint;
         let path = job.out.join(&shard.path);
         let mut file = ShardFile::create(path, &job.options, job.sha256, Some(&self.finisher))?;

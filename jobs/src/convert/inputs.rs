@@ -14,6 +14,7 @@ use prep_formats::tfrecord::{self, Compression};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Hinted;
+use crate::monitor::{Meter, Monitor, Unit};
 
 /// What a file is, as told by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -145,10 +146,20 @@ pub(crate) enum Found {
 
 /// Finds the files that arguments name: paths, patterns, URLs and folders. Source order is that of the arguments, and by name inside a
 /// pattern or folder.
-pub(crate) fn find(arguments: &[OsString], output: &Path) -> Result<Found> {
+pub(crate) fn find(arguments: &[OsString], output: &Path, monitor: &Monitor) -> Result<Found> {
+    let meter = monitor.stage("find inputs", Unit::Files, None);
+    let found = find_metered(arguments, output, monitor, &meter);
+    // Where it took no time, it is no stage.
+    monitor.forget_quick(&meter);
+    found
+}
+
+fn find_metered(arguments: &[OsString], output: &Path, monitor: &Monitor, meter: &Meter) -> Result<Found> {
     let mut files = Vec::new();
     let output = canonical(output);
     for argument in arguments {
+        monitor.check()?;
+        meter.set(files.len() as u64);
         let text = argument.to_string_lossy();
         let is_url = text.contains("://") && !Path::new(argument).exists();
         if is_url {
@@ -169,7 +180,9 @@ pub(crate) fn find(arguments: &[OsString], output: &Path) -> Result<Found> {
                 if found.is_dir() {
                     continue;
                 }
+                monitor.check()?;
                 files.push(local(&found)?);
+                meter.set(files.len() as u64);
             }
             continue;
         }
@@ -461,7 +474,7 @@ mod tests {
                 _ => folder.join(argument).into(),
             })
             .collect();
-        find(&arguments, &folder.join("out")).map(names)
+        find(&arguments, &folder.join("out"), &Monitor::default()).map(names)
     }
 
     #[test]
@@ -490,7 +503,7 @@ mod tests {
         );
         assert_eq!(find(&["ü x[1].tfrecord"]), ["ü x[1].tfrecord"]);
         let output = tempfile::tempdir().unwrap();
-        let found = super::find(&[home.path().into()], output.path()).unwrap();
+        let found = super::find(&[home.path().into()], output.path(), &Monitor::default()).unwrap();
         assert_eq!(names(found), ["a.tfrecord", "b.tfrecord", "ü x[1].tfrecord"]);
     }
 

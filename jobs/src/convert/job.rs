@@ -115,6 +115,10 @@ impl Job {
         if let Some(cluster) = self.team.cluster() {
             options = options.cluster(cluster.clone());
         }
+        if let Some(trace) = self.monitor.trace() {
+            options = options.trace(trace.clone());
+        }
+        let watched = self.monitor.watch(&progress);
         // The graph has its own switch; this thread turns it when the job's is turned.
         let over = Arc::new(AtomicBool::new(false));
         let watcher = {
@@ -133,6 +137,7 @@ impl Job {
         over.store(true, Ordering::Relaxed);
         watcher.thread().unpark();
         let _ = watcher.join();
+        drop(watched);
         self.peak_held_bytes
             .fetch_max(progress.peak_held_bytes(), Ordering::Relaxed);
         self.spilled_bytes

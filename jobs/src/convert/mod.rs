@@ -38,7 +38,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use prep_catalog::manifest::Manifest;
@@ -60,6 +60,7 @@ use crate::convert::shard::ShardSummary;
 use crate::convert::tfds::TfdsFolder;
 use crate::convert::transform::{Transform, check_names};
 use crate::error::Hinted;
+use crate::explain::{Flow, Graph};
 use crate::monitor::{Monitor, Unit};
 use crate::resources::{self, show_size};
 use crate::team::Team;
@@ -204,6 +205,8 @@ pub struct ConvertRequest {
     pub overwrite: bool,
     /// Whether to only say what would be done.
     pub dry_run: bool,
+    /// Whether to draw what would be done, whatever is there already, and do nothing.
+    pub explain: bool,
     /// Catalog to register the output in, if at all.
     pub catalog: Option<String>,
     /// Whether shards are hashed with SHA-256 for the outcome.
@@ -238,6 +241,7 @@ impl ConvertRequest {
             on_error: OnError::Fail,
             overwrite: false,
             dry_run: false,
+            explain: false,
             catalog: None,
             hash_shards: false,
             workers: resources::default_workers(),
@@ -351,6 +355,9 @@ pub struct ConvertOutcome {
     pub log: Option<u64>,
     /// What would be done, line by line, for a dry run.
     pub plan: Vec<String>,
+    /// The same as a drawing.
+    #[serde(skip)]
+    pub graph: Option<Graph>,
     /// Wall time.
     pub seconds: f64,
     /// Worker threads.
@@ -415,7 +422,7 @@ impl Conversion {
             None => None,
         };
         let output = absolute_output(&request.output)?;
-        let (inputs, splits, tfds) = match inputs::find(&request.inputs, &output)? {
+        let (inputs, splits, tfds) = match inputs::find(&request.inputs, &output, &request.monitor)? {
             Found::Files(files) => {
                 let splits = vec![Split::single(&request.name, files.len())];
                 (files, splits, None)
@@ -538,6 +545,9 @@ impl Conversion {
     /// Decides, and does its part of the work. `told` says afterwards whether the others were given work.
     fn lead(&self, told: &mut bool) -> Result<ConvertOutcome> {
         let monitor = &self.request.monitor;
+        if self.request.explain {
+            return Ok(self.dry_run(&Standing::Absent));
+        }
         let staging_path = self.staging_parent().join(".staging").join(self.output_name());
         let standing = self.standing()?;
         if let Standing::Same(found) = &standing
@@ -850,10 +860,164 @@ impl Conversion {
         }
         outcome.payload_bytes = summaries.iter().map(|summary| summary.payload_bytes).sum();
         outcome.shards_found = shards_found;
+        self.tell(&outcome, &summaries);
         outcome.log = log;
         outcome.peak_held_bytes = job.peak_held_bytes.load(Ordering::Relaxed);
         outcome.spilled_bytes = job.spilled_bytes.load(Ordering::Relaxed);
         Ok(outcome)
+    }
+
+    /// Tells the monitor what the final report says.
+    fn tell(&self, outcome: &ConvertOutcome, summaries: &[ShardSummary]) {
+        let monitor = &self.request.monitor;
+        monitor.shards_found(outcome.shards_found);
+        // An earlier run's shards have no time.
+        for shard in summaries
+            .iter()
+            .filter(|shard| !shard.found && shard.seconds > 0.0)
+        {
+            let took = Duration::from_secs_f64(shard.seconds);
+            monitor.shard_written(
+                &shard.path,
+                took,
+                shard.records,
+                shard.payload_bytes,
+                shard.file_bytes,
+            );
+        }
+        for split in &self.splits {
+            for input in outcome.inputs.get(split.inputs.clone()).unwrap_or_default() {
+                if input.skipped > 0 {
+                    monitor.skipped(&split.name, &input.name, input.skipped);
+                }
+            }
+        }
+    }
+
+    /// What the conversion would do, drawn.
+    fn graph(&self) -> Graph {
+        const MOST_INPUTS: usize = 8;
+        let request = &self.request;
+        let bytes: u64 = self.inputs.iter().map(|input| input.bytes).sum();
+        let compressed = self.inputs.iter().any(|input| input.kind.is_compressed());
+        let mut graph = Graph::new(format!(
+            "convert {} files to {}",
+            self.inputs.len(),
+            self.output.display()
+        ));
+        let mut details: Vec<String> = self
+            .inputs
+            .iter()
+            .take(MOST_INPUTS)
+            .map(|input| {
+                format!(
+                    "{} ({}, {})",
+                    input.shown,
+                    input.kind.word(),
+                    show_size(input.bytes)
+                )
+            })
+            .collect();
+        if self.inputs.len() > MOST_INPUTS {
+            details.push(format!("and {} more", self.inputs.len() - MOST_INPUTS));
+        }
+        let inputs = graph.stage("inputs", details, &[]);
+        // Of compressed files nobody knows beforehand; checksums and lengths are a few bytes a record.
+        let records = Flow::new().bytes((!compressed).then_some(bytes));
+        let workers = format!("on {} workers", request.workers);
+        let read = graph.stage(
+            "read",
+            [
+                format!("checks every record's checksum, {workers}"),
+                if compressed {
+                    "a compressed file cannot be split: one thread reads it".to_owned()
+                } else {
+                    "files are split between workers".to_owned()
+                },
+            ],
+            &[(inputs, Flow::new().bytes(bytes))],
+        );
+        let mut last = read;
+        if self.filter.is_some() || request.select.is_some() || !request.rename.is_empty() {
+            let asked = [
+                self.filter.as_ref().map(|filter| format!("keeps {filter}")),
+                request
+                    .select
+                    .as_ref()
+                    .map(|names| format!("selects {}", names.join(", "))),
+                (!request.rename.is_empty()).then(|| "renames features".to_owned()),
+            ];
+            last = graph.stage(
+                "transform",
+                asked.into_iter().flatten(),
+                &[(last, records.clone())],
+            );
+        }
+        if self.is_general() {
+            let spills = if bytes > request.memory_bytes / 4 || compressed {
+                let folder = match &request.spill_folder {
+                    Some(folder) => folder.display().to_string(),
+                    None => "the staging folder".to_owned(),
+                };
+                format!(
+                    "spills what is over {} to {folder}",
+                    show_size(request.memory_bytes / 4)
+                )
+            } else {
+                "fits into memory, nothing is spilled".to_owned()
+            };
+            let dedup = request
+                .dedup
+                .as_ref()
+                .map(|dedup| format!("leaves out repeated records: {}", dedup.text()));
+            let details = [
+                Some(format!("order: {}", request.order.text())),
+                dedup,
+                Some(spills),
+            ];
+            last = graph.stage(
+                "sort",
+                details.into_iter().flatten(),
+                &[(last, records.clone().how("to the worker of its key"))],
+            );
+        }
+        let write = graph.stage(
+            "write",
+            [
+                format!(
+                    "shards: {}, options `{}`",
+                    self.canonical["shards"].as_str().unwrap_or_default(),
+                    self.options
+                ),
+                format!(
+                    "into {}",
+                    self.staging_parent()
+                        .join(".staging")
+                        .join(self.output_name())
+                        .display()
+                ),
+            ],
+            &[(last, records)],
+        );
+        let verify = graph.stage("verify", ["reads every shard back"], &[(write, Flow::new())]);
+        graph.stage(
+            "publish",
+            [format!("as {}", self.output.display())],
+            &[(verify, Flow::new().how("by one rename"))],
+        );
+        graph.note(format!(
+            "memory: up to {} for {} workers",
+            show_size(request.memory_bytes),
+            request.workers
+        ));
+        let free = resources::free_bytes(self.staging_parent());
+        graph.note(format!(
+            "disk: {} are free at {}",
+            free.map_or("an unknown number of bytes".to_owned(), show_size),
+            self.staging_parent().display()
+        ));
+        graph.note("estimates are made from the sizes of files; nothing was written");
+        graph
     }
 
     /// Says once that compressed inputs have to be read by one thread each.
@@ -1128,6 +1292,7 @@ impl Conversion {
             shards_found: 0,
             log: None,
             plan: Vec::new(),
+            graph: None,
             seconds: self.started.elapsed().as_secs_f64(),
             workers: self.request.workers,
             peak_held_bytes: 0,
@@ -1137,6 +1302,7 @@ impl Conversion {
 
     fn dry_run(&self, standing: &Standing) -> ConvertOutcome {
         let mut outcome = self.empty_outcome(ConvertStatus::Planned);
+        outcome.graph = Some(self.graph());
         let mut lines = Vec::new();
         for input in &self.inputs {
             lines.push(format!(
@@ -1163,6 +1329,9 @@ impl Conversion {
     fn explain_full_disk(&self, error: anyhow::Error) -> anyhow::Error {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
 
+        if let Some(advice) = resources::full_spill_folder(&error) {
+            return error.context(advice);
+        }
         let full = error.chain().any(|cause| {
             cause
                 .downcast_ref::<std::io::Error>()

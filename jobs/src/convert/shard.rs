@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow, bail};
+use prep_dataflow::trace;
 use prep_formats::array_record::{Reader, WriteOptions, Writer};
 use prep_formats::store::PositionedFile;
 use serde::{Deserialize, Serialize};
@@ -184,9 +185,12 @@ impl EndedShard {
         meter: Option<&Meter>,
     ) -> Result<ShardSummary> {
         let shown = self.path.display();
+        let syncing = trace::span("write", "sync");
         self.file
             .sync_all()
             .with_context(|| format!("could not sync {shown}"))?;
+        drop(syncing);
+        let _reading = trace::span("verify", format!("verify {}", self.summary.path));
         verify(&self.file, &self.path, &self.summary, meter)?;
         journal.add(&self.summary)?;
         self.unfinished.0 = None;
@@ -259,7 +263,9 @@ impl Finisher {
         let (outbox, results) = channel();
         let thread = std::thread::Builder::new()
             .name("shard sync".to_owned())
-            .spawn(move || finish(&inbox, &outbox, &journal, meter.as_deref()))
+            .spawn(trace::carry(move || {
+                finish(&inbox, &outbox, &journal, meter.as_deref());
+            }))
             .context("could not start a thread")?;
         Ok(Self {
             messages,
