@@ -16,6 +16,7 @@ use prep_testing::{Golden, assert_same_folder, folder_digest, source_folder};
 
 use super::*;
 use crate::builder::{Input, Raw, SourceSpec};
+use crate::error::Cancelled;
 use crate::readers::RecipeBuilder;
 use crate::recipe::{builtin, parse};
 
