@@ -224,8 +224,11 @@ fn fifty_kills_of_any_of_three_processes_then_a_rerun_give_the_undisturbed_bytes
     kills(50);
 }
 
+/// Arguments and variables of one process.
+type Given<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)]);
+
 /// Runs one process for each list of words, with these variables; gives what they end with.
-fn differing(hosts: &[String], processes: &[(&[&str], &[(&str, &str)])]) -> Vec<(i32, String, String)> {
+fn differing(hosts: &[String], processes: &[Given<'_>]) -> Vec<(i32, String, String)> {
     let prep = Prep::new();
     let words = cifar10("2");
     let started: Vec<Process> = processes

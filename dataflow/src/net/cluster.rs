@@ -756,8 +756,10 @@ impl Shared {
                     .collect();
                 match &shown[..] {
                     [] => "nothing more".to_owned(),
-                    [all @ ..] if all.len() <= 4 => all.join(", "),
-                    [some @ ..] => format!("{} and more", some[..4].join(", ")),
+                    [first, second, third, fourth, _, ..] => {
+                        format!("{first}, {second}, {third}, {fourth} and more")
+                    }
+                    all => all.join(", "),
                 }
             };
             let [left, right] = order(

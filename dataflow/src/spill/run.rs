@@ -462,7 +462,7 @@ fn merge_once(
     let record_bytes = runs
         .iter()
         .flat_map(|run| &run.blocks)
-        .map(|block| u64::from(block.length))
+        .map(|block| block.length)
         .sum();
     let mut writer = RunWriter::create(folder, record_bytes)?;
     let mut unpacker = Unpacker::default();
@@ -503,7 +503,7 @@ impl Heap {
     fn new(readers: Vec<Reader>, order: Order) -> Self {
         let mut heap = Self {
             heap: (0..readers.len()).collect(),
-            keys: readers.iter().map(|reader| order_of(reader)).collect(),
+            keys: readers.iter().map(order_of).collect(),
             readers,
             order,
         };

@@ -160,7 +160,7 @@ static SLOT: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 ///
 /// # Errors
 ///
-/// As [`object_store`], and [`Error::Io`] of the store, which may not be able to list (most web servers are not).
+/// As [`object_store()`], and [`Error::Io`] of the store, which may not be able to list (most web servers are not).
 pub fn list_objects(folder: &Location) -> Result<Vec<String>> {
     let (store, prefix) = object_store(folder)?;
     let found: Result<Vec<_>, object_store::Error> =
@@ -175,7 +175,7 @@ pub fn list_objects(folder: &Location) -> Result<Vec<String>> {
 ///
 /// # Errors
 ///
-/// As [`object_store`], and [`Error::Io`] of the store.
+/// As [`object_store()`], and [`Error::Io`] of the store.
 pub fn object_identity(location: &Location) -> Result<String> {
     let (store, path) = object_store(location)?;
     let meta = block_on(async move { store.head(&path).await })

@@ -3,7 +3,7 @@
 //! The annotations are read first and held: lists, boxes and trimaps, some 30 MB in the real archive. Then the pictures come by as a
 //! stream, in whatever order.
 //!
-//! Source: https://www.robots.ox.ac.uk/~vgg/data/pets/; `oxford_iiit_pet_dataset_builder.py` of TFDS 4.9, also for which pictures
+//! Source: <https://www.robots.ox.ac.uk/~vgg/data/pets/>; `oxford_iiit_pet_dataset_builder.py` of TFDS 4.9, also for which pictures
 //! are written anew.
 
 use std::collections::HashMap;

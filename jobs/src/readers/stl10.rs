@@ -3,7 +3,7 @@
 //! Pictures are 3 planes of 96 by 96 bytes, column by column; labels a byte each, from 1. A split without labels has class -1. A
 //! record's key is its position. Labels may come after their pictures: then the archive is first gone through up to them.
 //!
-//! Source: http://ai.stanford.edu/~acoates/stl10/; `stl10_dataset_builder.py` of TFDS 4.9.
+//! Source: <http://ai.stanford.edu/~acoates/stl10/>; `stl10_dataset_builder.py` of TFDS 4.9.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -18,7 +18,7 @@ const MOST_PATH_BYTES: usize = 1024;
 /// Names that every path gives.
 pub(crate) const PATH_NAMES: [&str; 4] = ["path", "file", "folder", "stem"];
 
-/// A pattern of members' paths. See the [module](self).
+/// A pattern of members' paths, in which `{name}` captures, `*` stands for part of a name and `**` for any folders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
