@@ -1153,8 +1153,11 @@ impl Shared {
                         lost.get_or_insert((process, reason.clone()));
                     }
                 }
+                // Who is done with the run closes its data connections, while this process may still wait for another one's word.
                 if lost.is_none()
-                    && let Some((process, reason)) = current.and_then(|plane| plane.lost(GRACE))
+                    && let Some(plane) = current
+                    && let Some((process, reason)) = plane.lost(GRACE)
+                    && !state.done.contains(&(plane.number, process))
                 {
                     lost = Some((process, reason));
                 }
