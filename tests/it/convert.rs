@@ -1005,13 +1005,13 @@ fn several_processes_write_the_bytes_of_one_also_after_kills() {
             words
         };
         let whole = prep.run(words(&one)).expect(0);
-        for round in 0..3 {
+        let mut run = |output: &Path, kill: bool| {
             let hosts = [free_port(), free_port(), free_port()]
                 .map(|port| format!("127.0.0.1:{port}"))
                 .join(",");
             let mut children: Vec<_> = (0..3)
                 .map(|process| {
-                    prep.command(words(&many))
+                    prep.command(words(output))
                         .env("PREP_CLUSTER_HOSTS", &hosts)
                         .env("PREP_CLUSTER_PROCESS", process.to_string())
                         .env("PREP_CLUSTER_SECRET", "a secret for a test, long enough")
@@ -1021,23 +1021,22 @@ fn several_processes_write_the_bytes_of_one_also_after_kills() {
                         .unwrap()
                 })
                 .collect();
-            if round < 2 {
+            if kill {
                 std::thread::sleep(Duration::from_millis(100 + noise.below(500)));
                 let _ = children[noise.below(3) as usize].kill();
             }
-            let codes: Vec<(bool, String)> = children
-                .into_iter()
-                .map(|child| {
-                    let output = child.wait_with_output().unwrap();
-                    (
-                        output.status.success(),
-                        String::from_utf8_lossy(&output.stderr).into_owned(),
-                    )
-                })
-                .collect();
-            if round == 2 {
-                assert!(codes.iter().all(|(success, _)| *success), "{more:?}: {codes:#?}");
+            for child in children {
+                let output = child.wait_with_output().unwrap();
+                let told = String::from_utf8_lossy(&output.stderr);
+                assert!(kill || output.status.success(), "{more:?}: {told}");
             }
+        };
+        let undisturbed = home.path().join("undisturbed");
+        run(&undisturbed, false);
+        assert_same_folder(&one, &undisturbed);
+        fs::remove_dir_all(&undisturbed).unwrap();
+        for kill in [true, true, false] {
+            run(&many, kill);
         }
         assert_same_folder(&one, &many);
         let again = prep.run(words(&many)).expect(0);

@@ -52,10 +52,10 @@ pub(crate) struct ShardSummary {
     /// Records of each input, where they were not counted before: (input, records, damaged ones).
     pub(crate) counts: Vec<(usize, u64, u64)>,
     /// Of a shard of sorted records: (row, records, bytes) of all rows. With them unchanged, it would be the same again.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub(crate) stamp: Vec<(usize, u64, u64)>,
     /// Names of features that were seen until it was finished.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub(crate) names: Vec<String>,
     /// Whether an earlier run has written it.
     #[serde(skip)]
