@@ -33,6 +33,28 @@ pub fn find<T: std::error::Error + Send + Sync + 'static>(error: &anyhow::Error)
         .or_else(|| error.chain().find_map(|cause| cause.downcast_ref()))
 }
 
+/// An error on its way through a graph, which takes any error, so that it comes out as it went in.
+#[derive(Debug)]
+pub(crate) struct Carried(pub(crate) anyhow::Error);
+
+impl Carried {
+    pub(crate) fn boxed(error: anyhow::Error) -> prep_dataflow::BoxError {
+        Box::new(Self(error))
+    }
+}
+
+impl std::fmt::Display for Carried {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Carried {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -34,6 +34,7 @@ pub mod describe;
 pub mod error;
 pub mod explain;
 pub mod fetch;
+mod journal;
 pub mod monitor;
 pub mod readers;
 pub mod recipe;

@@ -20,7 +20,7 @@ use crate::build::OnError;
 use crate::build::payload::{self, PartNames, Payloads};
 use crate::build::shard::{ShardSummary, Shards};
 use crate::builder::{Builder, Input, Output, OutputSink, Raw, Source, StartOver};
-use crate::error::{Cancelled, Hinted};
+use crate::error::{Cancelled, Carried, Hinted};
 use crate::monitor::{Meter, Monitor, Unit};
 use crate::team::{self, Team};
 use crate::tfds::{self, KeyHasher};
@@ -63,28 +63,6 @@ pub(crate) struct Finished {
     /// The most bytes that were held, and bytes that were spilled.
     pub(crate) peak_held_bytes: u64,
     pub(crate) spilled_bytes: u64,
-}
-
-/// An error on its way through the graph, which takes any error, so that it comes out as it went in.
-#[derive(Debug)]
-pub(crate) struct Carried(anyhow::Error);
-
-impl Carried {
-    pub(crate) fn boxed(error: anyhow::Error) -> BoxError {
-        Box::new(Self(error))
-    }
-}
-
-impl std::fmt::Display for Carried {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for Carried {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source()
-    }
 }
 
 impl Weigh for Raw {

@@ -24,10 +24,11 @@ use prep_formats::array_record::{WriteOptions, Writer};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::build::graph::Carried;
 use crate::build::journal::{Entry, Journal};
 use crate::build::payload::{self, PartNames, Parts, Payloads};
 use crate::builder::Extent;
+use crate::error::Carried;
+use crate::journal::Unfinished;
 use crate::monitor::{Meter, Monitor};
 
 /// Bytes that go to the writing thread at a time.
@@ -214,18 +215,6 @@ struct Pending {
     extent: Extent,
     before: Bytes,
     after: Bytes,
-}
-
-/// Removes a file unless it was finished: half a shard would only take room.
-#[derive(Debug)]
-struct Unfinished(Option<PathBuf>);
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if let Some(path) = self.0.take() {
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
 
 impl ShardFile {

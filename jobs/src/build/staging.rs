@@ -148,7 +148,7 @@ impl Staging {
         // Spilled runs have no names; what lies there is a stranger's or a bug's.
         sync_folder(&self.root)?;
         // Those of the first process come last, as they are the newest where a shard was written twice.
-        let mut entries = Journal::read_others(&self.root)?;
+        let mut entries = Journal::read_all(&self.root)?;
         let (journal, own) = self.journal(0)?;
         entries.extend(own);
         Ok((journal, entries))
@@ -161,7 +161,7 @@ impl Staging {
 
     /// Whether nothing here is of use to the next run: no work was finished, and nothing was downloaded.
     pub(crate) fn holds_nothing(&self) -> bool {
-        let mut journals = journal::others(&self.root).unwrap_or_default();
+        let mut journals = crate::journal::paths(&self.root).unwrap_or_default();
         journals.push(self.root.join(journal::file_name(0)));
         let is_unused = journals
             .iter()
@@ -195,7 +195,7 @@ impl Staging {
     pub(crate) fn discard_output(&self) -> Result<()> {
         let out = self.out();
         let shown = out.display();
-        for path in journal::others(&self.root)? {
+        for path in crate::journal::paths(&self.root)? {
             std::fs::remove_file(&path).with_context(|| format!("could not remove {}", path.display()))?;
         }
         std::fs::remove_dir_all(&out)

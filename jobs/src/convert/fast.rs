@@ -12,12 +12,13 @@ use prep_catalog::fingerprint::SequenceHash;
 use prep_dataflow::{BoxError, Collected, StopSignal, Weigh};
 
 use crate::convert::crew::{Crew, Driver};
-use crate::convert::job::{Carried, Job};
+use crate::convert::job::Job;
 use crate::convert::ledger::advise;
 use crate::convert::plan::{Plan, Segment, changed};
 use crate::convert::read::{Block, BlockReader, ReadPlan};
 use crate::convert::shard::{Finisher, InputSum, ShardFile, ShardSummary};
 use crate::error::Cancelled;
+use crate::error::Carried;
 
 impl Weigh for ShardSummary {}
 

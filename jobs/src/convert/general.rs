@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::convert::filter::Expression;
 use crate::convert::inputs::Kind;
-use crate::convert::job::{Carried, Job};
+use crate::convert::job::Job;
 use crate::convert::ledger::advise;
 use crate::convert::plan::{Count, Plan, ShardCount, boundaries, number_of_shards};
 use crate::convert::read::{Block, BlockReader, Mark, ReadPlan};
@@ -39,6 +39,7 @@ use crate::convert::shard::{ShardFile, ShardSummary};
 use crate::convert::transform::{Scribe, Transform};
 use crate::convert::{Dedup, Order, write_synced};
 use crate::error::Cancelled;
+use crate::error::Carried;
 
 /// Bytes of a plain input, about, that one task reads.
 const PIECE_BYTES: u64 = 32 << 20;

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use prep_dataflow::{BoxError, Cancel, Error, Options, Progress};
+use prep_dataflow::{Cancel, Error, Options, Progress};
 use prep_formats::array_record::WriteOptions;
 
 use crate::convert::crew::Work;
-use crate::convert::journal::Journal;
 use crate::convert::ledger::Ledger;
 use crate::convert::plan::Plan;
 use crate::convert::shard::ShardSummary;
 use crate::convert::transform::Transform;
-use crate::error::Cancelled;
+use crate::error::{Cancelled, Carried};
+use crate::journal::Journal;
 use crate::monitor::{Meter, Monitor};
 use crate::team::Team;
 
@@ -53,28 +53,6 @@ pub(crate) struct Job {
 /// Bytes of a block within a memory budget: all drivers and helpers together hold two blocks a worker, each before and after encoding.
 pub(crate) fn block_bytes(memory_bytes: u64, workers: usize) -> usize {
     (memory_bytes / (16 * workers as u64)).clamp(LEAST_BLOCK_BYTES, MOST_BLOCK_BYTES) as usize
-}
-
-/// An error on its way through a graph, which takes any error, so that it comes out as it went in.
-#[derive(Debug)]
-pub(crate) struct Carried(anyhow::Error);
-
-impl Carried {
-    pub(crate) fn boxed(error: anyhow::Error) -> BoxError {
-        Box::new(Self(error))
-    }
-}
-
-impl std::fmt::Display for Carried {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for Carried {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source()
-    }
 }
 
 impl Job {

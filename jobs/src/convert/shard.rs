@@ -15,8 +15,8 @@ use prep_formats::store::PositionedFile;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::convert::journal::Journal;
 use crate::convert::read::CRC;
+use crate::journal::{Journal, Unfinished};
 use crate::monitor::Meter;
 
 /// Bytes after which the disk is asked to begin.
@@ -106,18 +106,6 @@ pub(crate) struct ShardFile {
     pub(crate) writer: Writer<Sink>,
     path: PathBuf,
     unfinished: Unfinished,
-}
-
-/// Removes a file unless it was finished: half a shard would only take room.
-#[derive(Debug)]
-struct Unfinished(Option<PathBuf>);
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if let Some(path) = self.0.take() {
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
 
 impl ShardFile {

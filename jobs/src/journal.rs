@@ -1,4 +1,4 @@
-//! What is finished so far, one JSON object a line, each synced before it counts.
+//! What is finished so far, one JSON object a line, each synced before it counts; and what is not finished, which goes when it is dropped.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, Write};
@@ -41,24 +41,10 @@ impl<T: Serialize + DeserializeOwned> Journal<T> {
         Ok((journal, entries))
     }
 
-    /// What the journals of all processes in a folder hold; nothing is changed.
+    /// What the journals `journal-PROCESS.jsonl` in a folder hold, by name; nothing is changed.
     pub(crate) fn read_all(folder: &Path) -> Result<Vec<T>> {
-        let shown = folder.display();
-        let mut paths = Vec::new();
-        for entry in std::fs::read_dir(folder).with_context(|| format!("could not list {shown}"))? {
-            let path = entry.with_context(|| format!("could not list {shown}"))?.path();
-            let name = path
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            if name.starts_with("journal-") && name.ends_with(".jsonl") {
-                paths.push(path);
-            }
-        }
-        paths.sort();
         let mut all = Vec::new();
-        for path in paths {
+        for path in paths(folder)? {
             let shown = path.display();
             let file = File::open(&path).with_context(|| format!("could not open {shown}"))?;
             all.extend(read(&file).with_context(|| format!("could not read {shown}"))?.0);
@@ -77,6 +63,20 @@ impl<T: Serialize + DeserializeOwned> Journal<T> {
     }
 }
 
+/// The files `journal-PROCESS.jsonl` in a folder, by name.
+pub(crate) fn paths(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| format!("could not list {}", folder.display()))? {
+        let entry = entry.with_context(|| format!("could not list {}", folder.display()))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("journal-") && name.ends_with(".jsonl") {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
 /// The whole lines of a journal, and how many bytes they are.
 fn read<T: DeserializeOwned>(file: &File) -> std::io::Result<(Vec<T>, u64)> {
     let (mut entries, mut whole) = (Vec::new(), 0);
@@ -92,6 +92,18 @@ fn read<T: DeserializeOwned>(file: &File) -> std::io::Result<(Vec<T>, u64)> {
             }
             // The end, or a line that a kill cut off.
             _ => return Ok((entries, whole)),
+        }
+    }
+}
+
+/// Removes a file unless it was finished: half a shard would only take room.
+#[derive(Debug)]
+pub(crate) struct Unfinished(pub(crate) Option<PathBuf>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.take() {
+            let _ = std::fs::remove_file(path);
         }
     }
 }
