@@ -3,6 +3,7 @@
 //! ```text
 //! CATALOG/prep.json                                         format version, written by the first commit
 //! CATALOG/log/NAME[/CONFIG]/00000000000000000007.json       one committed change each, never edited
+//! CATALOG/checkpoints/NAME[/CONFIG].json                    the state after an entry: saves readers the way through the log
 //! DATA_DIR/NAME[/CONFIG]/VERSION/                           the data; DATA_DIR is CATALOG/data unless given
 //! ```
 //!
@@ -12,6 +13,18 @@
 //! [`Catalog::commit`] returns, the entry survives a crash. A writer killed in between leaves a file `..json#1`, which nobody reads.
 //!
 //! **Reading** takes no lock and writes nothing: a catalog on a read-only mount works.
+//!
+//! **Checkpoints** are written after every eighth entry, without any care about who wins, by the commit that brought it, and name that entry's
+//! `commit_id`. A reader takes the state in one and looks for the entries after it: nothing depends on there being a checkpoint, or on its being the
+//! newest. One that does not fit its entry is passed over.
+//!
+//! **Stores.** A catalog lies in a local folder, in S3 and what speaks its protocol, Google Cloud Storage or Azure; or, to be read only, on a web
+//! server. There nothing can be listed: the log is followed from its checkpoint until an entry is missing. Before the first commit to a remote store
+//! it is tried whether its conditional put is one; where it is not, commits are refused.
+//!
+//! **Removing and collecting.** A version that is removed or replaced by one in another folder leaves its folder as garbage, in the state. `gc` commits an
+//! entry with the folders that it is about to delete, and then deletes them; so a build that would take up such a folder loses or wins
+//! against it in the log, and never has its files taken away. What was registered where it lay is never garbage.
 //!
 //! **Replacing a version** (`--overwrite`) keeps one of the two readable at all times: the new data are durable in a staging folder,
 //! the entry names both folders, then the folders are exchanged in one step. The entry holds the SHA-256 of the manifest, so
@@ -24,20 +37,28 @@
 //! | cost of | requests to the store | at 10^3 versions, 10^4 shards |
 //! |---|---|---|
 //! | `open` | 1 | |
-//! | `resolve` | 1 listing, 2 to 33 entries (back to the last checkpoint), 1 manifest | 1000 names, 20 KB of entries, 0.8 MB of checkpoint, 5 MB of manifest |
-//! | `commit` | the same without the manifest, 1 put, again for each race lost | an entry is about 1 KB, each 32nd 0.8 MB |
-//! | `list` | 1 listing and up to 33 entries for each dataset | |
+//! | `resolve` | 1 checkpoint, 9 entries that are there or not, together; 1 manifest | 0.8 MB of checkpoint, 7 KB of entries, 5 MB of manifest |
+//! | the same, `@log=N` or without checkpoint | 1 listing, 2 to 33 entries (back to the last state in an entry), 1 manifest | 1000 names, 20 KB of entries, 0.8 MB of state, 5 MB of manifest |
+//! | `commit` | the same without the manifest, 1 put, again for each race lost; each 8th a checkpoint | an entry is about 1 KB, each 32nd 0.8 MB |
+//! | `list` | 1 checkpoint and 9 entries for each dataset | |
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
 use prep_formats::store::Location;
+use serde::{Deserialize, Serialize};
+use serde_json::Map;
 use sha2::{Digest, Sha256};
 
-use crate::entry::{CHECKPOINT_INTERVAL, Change, Entry, VersionRecord};
+use crate::entry::{
+    CHECKPOINT_INTERVAL, Change, Entry, GcRecord, RemoveRecord, TagRecord, UntagRecord, VersionRecord,
+};
 use crate::error::quoted;
 use crate::name::{self, DatasetName, Selector};
-use crate::state::{State, VersionState};
+use crate::state::{Checkpoint, State, VersionState};
 use crate::store::{self, Stamp, Store};
 use crate::{Error, MANIFEST_FILE, Manifest, Result, Version};
 
@@ -50,6 +71,10 @@ const CATALOG_FILE: &str = "prep.json";
 /// How many lost races a commit takes. Each lost race is another's commit, so some writer always gets on.
 const MAX_ATTEMPTS: u32 = 10_000;
 
+/// Entries between two checkpoints, and those that are looked for at once behind one. Ours: one request more than a reader needs at the least, and one
+/// round of requests in most cases.
+const CHECKPOINT_EVERY: u64 = 8;
+
 /// How often a reader looks again for data that are being exchanged under it.
 const MAX_LOOKS: u32 = 8;
 
@@ -59,6 +84,18 @@ pub struct Catalog {
     store: Store,
     exists: bool,
     known: Vec<String>,
+    /// Whether conditional puts were tried, and work.
+    tried: Arc<AtomicBool>,
+}
+
+/// The content of a checkpoint object.
+#[derive(Serialize, Deserialize)]
+struct CheckpointFile {
+    format: u64,
+    /// Number of the last entry that the state has, and its id.
+    log_number: u64,
+    commit_id: String,
+    state: Checkpoint,
 }
 
 /// A dataset version found in a catalog, and where its data are.
@@ -83,6 +120,10 @@ pub struct Resolved {
     pub record: VersionRecord,
     /// Tags that name this version.
     pub tags: Vec<String>,
+    /// All tags of the dataset, and the versions that they name, sorted by tag.
+    pub all_tags: Vec<(String, String)>,
+    /// The kind of the entry that brought it: `build`, `register` or `append`.
+    pub kind: String,
     stamp: Option<Stamp>,
 }
 
@@ -122,6 +163,15 @@ pub struct Build<'a> {
     staged: Option<Location>,
     flags: BTreeMap<String, String>,
     overwrite: bool,
+    kind: Kind,
+}
+
+/// Which entry a build makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Build,
+    Register,
+    Append,
 }
 
 /// How a build went into the catalog.
@@ -152,7 +202,22 @@ impl<'a> Build<'a> {
             staged: None,
             flags: BTreeMap::new(),
             overwrite: false,
+            kind: Kind::Build,
         }
+    }
+
+    /// The files are the user's, registered where they lay: the entry is a `register`, and `gc` never deletes them.
+    #[must_use]
+    pub fn in_place(mut self) -> Self {
+        self.kind = Kind::Register;
+        self
+    }
+
+    /// The version was made by adding to an earlier one, whose shards it may share: the entry is an `append`.
+    #[must_use]
+    pub fn appended(mut self) -> Self {
+        self.kind = Kind::Append;
+        self
     }
 
     /// The files are in this folder, and are to be exchanged with those in the other once the commit is done.
@@ -193,6 +258,7 @@ impl Catalog {
             store,
             exists,
             known: Vec::new(),
+            tried: Arc::default(),
         })
     }
 
@@ -213,11 +279,65 @@ impl Catalog {
         self.location().join("data")
     }
 
+    /// Whether the catalog is on another machine.
+    pub fn is_remote(&self) -> bool {
+        self.store.is_remote()
+    }
+
+    /// Checks that commits are possible and safe, before any work is done for one. A remote store is tried, with an object of its own; a local
+    /// folder is not looked at. Costs four requests the first time, and none later.
+    ///
+    /// # Errors
+    /// [`Error::WebOnly`] for a web server, [`Error::NoConditionalPut`] for a store whose puts are not conditional, [`Error::Store`] where the
+    /// store cannot be reached or written.
+    pub fn check_commits(&self) -> Result<()> {
+        if !self.store.is_remote() || self.tried.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if self.location().is_web() {
+            return Err(Error::WebOnly {
+                catalog: self.location().to_string(),
+                reason: "is on a web server, and can only be read",
+                hint: "give the catalog where it can be written, as in `--catalog s3://BUCKET/FOLDER`",
+            });
+        }
+        self.store.try_conditional_put()?;
+        self.tried.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Removes objects by which stores were tried and that killed programs have left, where they are older than this. Gives their number.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn remove_probes(&self, older_than: Duration) -> Result<u64> {
+        if !self.store.is_remote() || !self.store.can_list() {
+            return Ok(0);
+        }
+        let now = SystemTime::now();
+        let mut removed = 0;
+        for (name, modified) in self.store.stamped_files("")? {
+            let age = now.duration_since(modified).unwrap_or_default();
+            if name.starts_with(store::PROBE) && age >= older_than {
+                self.store.remove(&name)?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
     /// The datasets that have a log: names without selector, sorted by name and config (none first).
     ///
     /// # Errors
     /// [`Error::Store`].
     pub fn datasets(&self) -> Result<Vec<DatasetName>> {
+        if !self.store.can_list() {
+            return Err(Error::WebOnly {
+                catalog: self.location().to_string(),
+                reason: "is on a web server, which does not tell what it has",
+                hint: "ask for a dataset by its name",
+            });
+        }
         let mut datasets = Vec::new();
         for name in self.store.list("log")?.folders {
             let Ok(dataset) = DatasetName::new(&name, None) else {
@@ -245,7 +365,7 @@ impl Catalog {
     pub fn list(&self) -> Result<Listing> {
         let mut listing = Listing::default();
         for dataset in self.datasets()? {
-            let log = match self.read_log(&dataset, None) {
+            let log = match self.read_quickly(&dataset) {
                 Ok(log) => log,
                 Err(error) => {
                     listing.problems.push(error);
@@ -321,6 +441,11 @@ impl Catalog {
                             version: found.record.version.clone(),
                             log_number: found.log_number,
                             tags: tags_of(&state, found.record.version.parse()?),
+                            all_tags: state
+                                .tags()
+                                .map(|(tag, version)| (tag.to_string(), version.to_string()))
+                                .collect(),
+                            kind: found.kind.clone(),
                             folder,
                             is_staged,
                             manifest,
@@ -358,6 +483,8 @@ impl Catalog {
                 return Ok(None);
             };
             state.check(&change)?;
+            self.check_collected(&state, &change)?;
+            self.check_commits()?;
             self.make_catalog()?;
             let number = state.log_number().map_or(0, |last| last + 1);
             let mut entry = Entry::new(change)?;
@@ -366,6 +493,7 @@ impl Catalog {
             }
             if self.put_entry(&entry_path(dataset, number), &entry)? {
                 tracing::debug!(%dataset, number, kind = entry.change.kind(), "committed");
+                self.put_checkpoint(dataset, state, number, &entry);
                 return Ok(Some(number));
             }
         }
@@ -373,6 +501,86 @@ impl Catalog {
             dataset: dataset.to_string(),
             attempts: MAX_ATTEMPTS,
         })
+    }
+
+    /// Lets a tag name a version from now on. `None`: it did already.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDataset`] and [`Error::UnknownVersion`] for what is not there, [`Error::Refused`] for a text that is no tag; those of
+    /// [`Catalog::commit`].
+    pub fn tag(&self, dataset: &DatasetName, tag: &str) -> Result<Option<u64>> {
+        name::check_tag(tag).map_err(Error::Refused)?;
+        let found = self.select(dataset)?.1;
+        let version = found.record.version;
+        self.commit(dataset, |state| {
+            let is_there = state
+                .tags()
+                .any(|(name, tagged)| name == tag && tagged.to_string() == version);
+            Ok((!is_there).then(|| {
+                Change::Tag(TagRecord {
+                    tag: tag.to_string(),
+                    version: version.clone(),
+                    other: Map::new(),
+                })
+            }))
+        })
+    }
+
+    /// Removes a tag; its version stays.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDataset`], [`Error::UnknownVersion`] where there is no such tag; those of [`Catalog::commit`].
+    pub fn untag(&self, dataset: &DatasetName, tag: &str) -> Result<Option<u64>> {
+        name::check_tag(tag).map_err(Error::Refused)?;
+        let tagged = dataset.clone().with_selector(Selector::Tag(tag.to_string()));
+        self.select(&tagged)?;
+        self.commit(dataset, |state| {
+            let is_there = state.tags().any(|(name, _)| name == tag);
+            Ok(is_there.then(|| {
+                Change::Untag(UntagRecord {
+                    tag: tag.to_string(),
+                    other: Map::new(),
+                })
+            }))
+        })
+    }
+
+    /// Removes a version and its tags from the catalog. Its data stay where they are; what was built is garbage from now on, and deleted by
+    /// `prep gc` when it has been so for a while. `None`: another one removed it first.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDataset`] and [`Error::UnknownVersion`] for what is not there; those of [`Catalog::commit`].
+    pub fn remove(&self, dataset: &DatasetName) -> Result<Option<u64>> {
+        let version = self.select(dataset)?.1.record.version;
+        self.commit(dataset, |state| {
+            let is_there = state.version(&version).is_some();
+            Ok(is_there.then(|| {
+                Change::Remove(RemoveRecord {
+                    version: version.clone(),
+                    other: Map::new(),
+                })
+            }))
+        })
+    }
+
+    /// Says in the log that nobody may use these folders any more, before they are deleted: those of them that are garbage still. Gives them.
+    ///
+    /// # Errors
+    /// Those of [`Catalog::commit`].
+    pub fn collect(&self, dataset: &DatasetName, paths: &[String]) -> Result<Vec<String>> {
+        let mut taken = Vec::new();
+        self.commit(dataset, |state| {
+            let garbage: Vec<&str> = state.garbage().map(|(path, _)| path).collect();
+            let is_garbage = |path: &&String| garbage.contains(&path.as_str());
+            taken = paths.iter().filter(is_garbage).cloned().collect();
+            Ok((!taken.is_empty()).then(|| {
+                Change::Gc(GcRecord {
+                    paths: taken.clone(),
+                    other: Map::new(),
+                })
+            }))
+        })?;
+        Ok(taken)
     }
 
     /// Commits a finished build. The same build (recipe, options and manifest) committed before is no error, and writes nothing.
@@ -406,7 +614,12 @@ impl Catalog {
                     return Err(self.conflict(&dataset, &found.record, &record));
                 }
             }
-            Ok(Some(Change::Build(record.clone())))
+            let record = record.clone();
+            Ok(Some(match build.kind {
+                Kind::Build => Change::Build(record),
+                Kind::Register => Change::Register(record),
+                Kind::Append => Change::Append(record),
+            }))
         })?;
         let log_number = written
             .or(present)
@@ -453,7 +666,155 @@ impl Catalog {
         if stored.contains("://") {
             return Ok(Location::parse(stored)?);
         }
-        Ok(self.location().join(stored))
+        Ok(self.location().join_encoded(stored))
+    }
+
+    /// Refuses a version in a remote folder that `gc` deletes this very moment, for all that anybody knows. In a local one the lock of its
+    /// staging keeps the two apart.
+    fn check_collected(&self, state: &State, change: &Change) -> Result<()> {
+        let Some(record) = change.version_record() else {
+            return Ok(());
+        };
+        let is_remote = self.folder(&record.path)?.as_path().is_none();
+        if is_remote && state.was_collected(&record.path) {
+            return Err(Error::Data {
+                version: record.version.clone(),
+                folder: record.path.clone(),
+                reason: "`prep gc` has deleted that folder meanwhile".into(),
+                hint: "give the same command again: it takes another folder".into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Writes the state after an entry where readers look for it first. That it fails is nobody's loss.
+    fn put_checkpoint(&self, dataset: &DatasetName, mut state: State, number: u64, entry: &Entry) {
+        if !(number + 1).is_multiple_of(CHECKPOINT_EVERY) || state.apply(number, entry).is_err() {
+            return;
+        }
+        let file = CheckpointFile {
+            format: CATALOG_FORMAT,
+            log_number: number,
+            commit_id: entry.commit_id.clone(),
+            state: state.to_checkpoint(),
+        };
+        let put = serde_json::to_vec(&file)
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| {
+                let put = self.store.put(&checkpoint_path(dataset), bytes);
+                put.map_err(|error| error.to_string())
+            });
+        if let Err(error) = put {
+            tracing::debug!(%dataset, number, error, "no checkpoint");
+        }
+    }
+
+    /// The state in the checkpoint, and the number and id of the entry that it is the state after. `None` without a good one.
+    fn read_checkpoint(&self, dataset: &DatasetName) -> Result<Option<(State, u64, String)>> {
+        let Some(bytes) = self.store.get(&checkpoint_path(dataset))? else {
+            return Ok(None);
+        };
+        let Ok(file) = serde_json::from_slice::<CheckpointFile>(&bytes) else {
+            return Ok(None);
+        };
+        let after = file
+            .log_number
+            .checked_add(1)
+            .filter(|_| file.format == CATALOG_FORMAT);
+        let state = after.and_then(|after| State::from_checkpoint(&file.state, after).ok());
+        Ok(state.map(|state| (state, file.log_number, file.commit_id)))
+    }
+
+    /// Reads a log to its end, from its checkpoint where there is one: without a listing, and with no look at the entries before.
+    fn read_quickly(&self, dataset: &DatasetName) -> Result<Log> {
+        if let Some((state, number, commit_id)) = self.read_checkpoint(dataset)? {
+            let log = Log {
+                state,
+                last: Some(number),
+                ..Log::default()
+            };
+            if let Some(log) = self.follow(dataset, log, Some(&commit_id))? {
+                return Ok(log);
+            }
+        }
+        if self.store.can_list() {
+            return self.read_log(dataset, None);
+        }
+        Ok(self.follow(dataset, Log::default(), None)?.unwrap_or_default())
+    }
+
+    /// Follows a log to its end, a few entries at a time. `None`: its last entry so far is not the one with this id.
+    fn follow(&self, dataset: &DatasetName, mut log: Log, commit_id: Option<&str>) -> Result<Option<Log>> {
+        let mut known = commit_id;
+        loop {
+            let first = match (log.last, known) {
+                (None, _) => 0,
+                (Some(last), Some(_)) => last,
+                (Some(u64::MAX), None) => return Ok(Some(log)),
+                (Some(last), None) => last + 1,
+            };
+            let end = first.saturating_add(CHECKPOINT_EVERY + u64::from(known.is_some()));
+            let paths: Vec<String> = (first..end).map(|number| entry_path(dataset, number)).collect();
+            let found = self.store.get_many(&paths)?;
+            let there = found.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+            for (number, (bytes, path)) in (first..end).zip(found.iter().zip(&paths)).take(there) {
+                let name = self.store.name(path);
+                let entry = match bytes {
+                    Some(bytes) => Entry::from_json(bytes, &name),
+                    None => Err(Error::DamagedEntry {
+                        path: name,
+                        reason: format!(
+                            "the log entry is missing, and entry {} is there",
+                            first + there as u64 - 1
+                        ),
+                    }),
+                };
+                if let Some(id) = known.take() {
+                    match entry {
+                        Ok(entry) if entry.commit_id == id => continue,
+                        _ => return Ok(None),
+                    }
+                }
+                match entry {
+                    Ok(entry) => log.state.apply(number, &entry)?,
+                    Err(error @ (Error::DamagedEntry { .. } | Error::TooNew { .. })) => {
+                        log.problems.push(error)
+                    }
+                    Err(error) => return Err(error),
+                }
+                log.last = Some(number);
+            }
+            if known.is_some() {
+                return Ok(None);
+            }
+            if there < found.len() {
+                return Ok(Some(log));
+            }
+        }
+    }
+
+    /// Reads a log up to an entry, on a store that cannot be listed.
+    fn follow_to(&self, dataset: &DatasetName, up_to: u64) -> Result<Log> {
+        let mut log = Log::default();
+        let all = self.follow(dataset, Log::default(), None)?.unwrap_or_default();
+        log.last = all.last;
+        let Some(last) = all.last else {
+            return Ok(log);
+        };
+        let numbers: Vec<u64> = (0..=last.min(up_to)).collect();
+        let paths: Vec<String> = numbers
+            .iter()
+            .map(|number| entry_path(dataset, *number))
+            .collect();
+        for ((number, path), bytes) in numbers.iter().zip(&paths).zip(self.store.get_many(&paths)?) {
+            let entry = bytes.map(|bytes| Entry::from_json(&bytes, &self.store.name(path)));
+            match entry {
+                Some(Ok(entry)) => log.state.apply(*number, &entry)?,
+                Some(Err(error)) => log.problems.push(error),
+                None => {}
+            }
+        }
+        Ok(log)
     }
 
     /// Writes `prep.json`, unless there is one.
@@ -487,6 +848,12 @@ impl Catalog {
 
     /// Reads a log up to an entry, or to its end.
     fn read_log(&self, dataset: &DatasetName, up_to: Option<u64>) -> Result<Log> {
+        if !self.store.can_list() {
+            return match up_to {
+                Some(number) => self.follow_to(dataset, number),
+                None => self.read_quickly(dataset),
+            };
+        }
         let children = self.store.list(&log_folder(dataset))?;
         let mut log = Log {
             last: children
@@ -517,26 +884,36 @@ impl Catalog {
         let Some(end) = log.last.map(|last| up_to.map_or(last, |number| number.min(last))) else {
             return Ok(log);
         };
-        let read = |number: u64| -> Result<Entry> {
-            let path = entry_path(dataset, number);
-            let bytes = match newest.iter().find(|(found, _)| *found == number) {
-                Some((_, bytes)) => Some(bytes.clone()),
-                None => self.store.get(&path)?,
+        let read_all = |numbers: std::ops::RangeInclusive<u64>| -> Result<Vec<(u64, Result<Entry>)>> {
+            let held = |number: &u64| newest.iter().find(|(found, _)| found == number);
+            let paths: Vec<String> = numbers
+                .clone()
+                .filter(|number| held(number).is_none())
+                .map(|number| entry_path(dataset, number))
+                .collect();
+            let mut fetched = self.store.get_many(&paths)?.into_iter();
+            let parse = |number: u64| {
+                let name = self.store.name(&entry_path(dataset, number));
+                let bytes = match held(&number) {
+                    Some((_, bytes)) => Some(bytes.clone()),
+                    None => fetched.next().flatten(),
+                };
+                let entry = match bytes {
+                    Some(bytes) => Entry::from_json(&bytes, &name),
+                    None => Err(Error::DamagedEntry {
+                        path: name,
+                        reason: format!("the log entry is missing, and entry {end} is there"),
+                    }),
+                };
+                (number, entry)
             };
-            match bytes {
-                Some(bytes) => Entry::from_json(&bytes, &self.store.name(&path)),
-                None => Err(Error::DamagedEntry {
-                    path: self.store.name(&path),
-                    reason: format!("the log entry is missing, and entry {end} is there"),
-                }),
-            }
+            Ok(numbers.map(parse).collect())
         };
         let mut start = end - end % CHECKPOINT_INTERVAL;
         let mut entries: Vec<(u64, Result<Entry>)> = Vec::new();
         loop {
             let upper = entries.first().map_or(end, |(first, _)| first - 1);
-            let mut block: Vec<(u64, Result<Entry>)> =
-                (start..=upper).map(|number| (number, read(number))).collect();
+            let mut block = read_all(start..=upper)?;
             block.append(&mut entries);
             entries = block;
             if start == 0 {
@@ -567,7 +944,10 @@ impl Catalog {
             Selector::Log(number) => Some(*number),
             _ => None,
         };
-        let log = self.read_log(dataset, up_to)?;
+        let log = match up_to {
+            Some(_) => self.read_log(dataset, up_to)?,
+            None => self.read_quickly(dataset)?,
+        };
         let Some(last) = log.last else {
             return Err(self.not_found(dataset, &log.configs));
         };
@@ -783,6 +1163,10 @@ fn check_format(store: &Store) -> Result<bool> {
 
 fn log_folder(dataset: &DatasetName) -> String {
     format!("log/{}", dataset.place())
+}
+
+fn checkpoint_path(dataset: &DatasetName) -> String {
+    format!("checkpoints/{}.json", dataset.place())
 }
 
 fn entry_path(dataset: &DatasetName, number: u64) -> String {

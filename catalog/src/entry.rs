@@ -20,8 +20,12 @@
 //! | `register` | the same, of files that stay where they were |
 //! | `append` | the same, sharing shards with an earlier version |
 //! | `tag` | `tag` names `version` from now on |
-//! | `remove` | `version` is gone, its tags too |
-//! | `gc` | the folders in `paths` were deleted; changes no version |
+//! | `untag` | `tag` names nothing any more |
+//! | `remove` | `version` is gone, its tags too; its data stay until `gc` |
+//! | `gc` | nobody may use the folders in `paths` any more: they are deleted after this entry; changes no version |
+//!
+//! A version may use shards of another one's folder: its manifest then names them as `../OTHER/FILE`, and its record lists those
+//! folders in `shares`, so that neither `gc` nor `--overwrite` takes them away.
 //!
 //! Fields that this program does not know are kept. A kind that it does not know is refused, since what it says about the
 //! versions is unknown; so is an entry whose `min_reader` is above [`READER`]. Time, program and host are here, and nowhere in what
@@ -76,6 +80,8 @@ pub enum Change {
     Append(VersionRecord),
     /// A tag names a version from now on.
     Tag(TagRecord),
+    /// A tag names nothing any more.
+    Untag(UntagRecord),
     /// A version is gone.
     Remove(RemoveRecord),
     /// Unreferenced folders were deleted.
@@ -94,6 +100,9 @@ pub struct VersionRecord {
     pub staged_path: Option<String>,
     /// SHA-256 of the manifest's bytes, hex: which data are meant.
     pub manifest_sha256: String,
+    /// Other folders whose shards it uses, written as [`path`](Self::path).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<String>,
     /// Content fingerprint.
     pub fingerprint: String,
     /// SHA-256 of recipe and output options.
@@ -135,6 +144,16 @@ pub struct TagRecord {
     pub other: Map<String, Value>,
 }
 
+/// A tag that names nothing any more.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UntagRecord {
+    /// The tag.
+    pub tag: String,
+    /// Fields that this program does not know.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
 /// A version that is gone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RemoveRecord {
@@ -145,7 +164,7 @@ pub struct RemoveRecord {
     pub other: Map<String, Value>,
 }
 
-/// Folders that were deleted.
+/// Folders that are deleted after this entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GcRecord {
     /// Their paths, as in [`VersionRecord::path`].
@@ -184,9 +203,15 @@ impl VersionRecord {
             };
             (split.name.clone(), summary)
         });
+        let mut shares: Vec<String> = Vec::new();
+        if let Some((parent, _)) = path.rsplit_once('/') {
+            let folders = manifest.shared_folders().into_iter();
+            shares.extend(folders.map(|folder| format!("{parent}/{folder}")));
+        }
         Self {
             version: manifest.version.clone(),
             path,
+            shares,
             staged_path: None,
             manifest_sha256: manifest.sha256(),
             fingerprint: manifest.fingerprint.clone(),
@@ -199,6 +224,16 @@ impl VersionRecord {
     }
 }
 
+impl VersionRecord {
+    /// All folders that it needs, as the log writes them: its own, the staged one, those it shares.
+    pub fn folders(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.path)
+            .chain(&self.staged_path)
+            .chain(&self.shares)
+            .map(String::as_str)
+    }
+}
+
 impl Change {
     /// The `kind` in JSON.
     pub fn kind(&self) -> &'static str {
@@ -207,6 +242,7 @@ impl Change {
             Self::Register(_) => "register",
             Self::Append(_) => "append",
             Self::Tag(_) => "tag",
+            Self::Untag(_) => "untag",
             Self::Remove(_) => "remove",
             Self::Gc(_) => "gc",
         }
@@ -216,7 +252,7 @@ impl Change {
     pub fn version_record(&self) -> Option<&VersionRecord> {
         match self {
             Self::Build(record) | Self::Register(record) | Self::Append(record) => Some(record),
-            Self::Tag(_) | Self::Remove(_) | Self::Gc(_) => None,
+            Self::Tag(_) | Self::Untag(_) | Self::Remove(_) | Self::Gc(_) => None,
         }
     }
 
@@ -226,6 +262,7 @@ impl Change {
                 serde_json::to_value(record)
             }
             Self::Tag(record) => serde_json::to_value(record),
+            Self::Untag(record) => serde_json::to_value(record),
             Self::Remove(record) => serde_json::to_value(record),
             Self::Gc(record) => serde_json::to_value(record),
         }
@@ -239,6 +276,7 @@ impl Change {
             "register" => Self::Register(parse(payload)?),
             "append" => Self::Append(parse(payload)?),
             "tag" => Self::Tag(serde_json::from_value(payload)?),
+            "untag" => Self::Untag(serde_json::from_value(payload)?),
             "remove" => Self::Remove(serde_json::from_value(payload)?),
             "gc" => Self::Gc(serde_json::from_value(payload)?),
             _ => return Ok(None),
@@ -252,11 +290,8 @@ impl Entry {
     /// # Errors
     /// [`Error::Refused`] where the system has no random numbers.
     pub fn new(change: Change) -> Result<Self> {
-        let mut id = [0; 16];
-        getrandom::fill(&mut id)
-            .map_err(|error| Error::Refused(format!("the system gave no random numbers: {error}")))?;
         Ok(Self {
-            commit_id: hex::encode(id),
+            commit_id: commit_id()?,
             min_reader: READER,
             time: utc(SystemTime::now()),
             program: concat!("prep ", env!("CARGO_PKG_VERSION")).to_string(),
@@ -349,10 +384,7 @@ impl Change {
             Err(_) => Err(format!("`{}` is not a version", version.escape_debug())),
         };
         if let Some(record) = self.version_record() {
-            for path in [Some(&record.path), record.staged_path.as_ref()]
-                .into_iter()
-                .flatten()
-            {
+            for path in record.folders() {
                 let is_absolute = path.starts_with('/') || path.contains("://");
                 if !is_absolute {
                     crate::manifest::check_relative_path(path)
@@ -373,10 +405,23 @@ impl Change {
                 crate::name::check_tag(&record.tag)?;
                 check_version(&record.version)
             }
+            Self::Untag(record) => crate::name::check_tag(&record.tag),
             Self::Remove(record) => check_version(&record.version),
             _ => Ok(()),
         }
     }
+}
+
+/// A text that no other commit has.
+pub(crate) fn commit_id() -> Result<String> {
+    #[cfg(test)]
+    if let Some(id) = tests::FIXED_ID.with_borrow(Clone::clone) {
+        return Ok(id);
+    }
+    let mut id = [0; 16];
+    getrandom::fill(&mut id)
+        .map_err(|error| Error::Refused(format!("the system gave no random numbers: {error}")))?;
+    Ok(hex::encode(id))
 }
 
 /// The name of this machine, or nothing where it has none.
@@ -388,7 +433,7 @@ fn host() -> String {
 }
 
 /// A time as `2026-11-29T17:35:38Z`.
-fn utc(time: SystemTime) -> String {
+pub(crate) fn utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     // Days from 0000-03-01, in eras of 400 years (146,097 days), whose years begin in March.
@@ -406,6 +451,37 @@ fn utc(time: SystemTime) -> String {
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// The time that [`utc`] wrote so; `None` for text that it never writes.
+pub(crate) fn parse_utc(text: &str) -> Option<SystemTime> {
+    let number = |range: std::ops::Range<usize>| -> Option<u64> {
+        let digits = text.get(range)?;
+        digits
+            .bytes()
+            .all(|byte| byte.is_ascii_digit())
+            .then(|| digits.parse().ok())?
+    };
+    let marks: String = text.chars().filter(|c| !c.is_ascii_digit()).collect();
+    if text.len() != 20 || marks != "--T::Z" {
+        return None;
+    }
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // As `utc`, the other way round.
+    let (year, march_month) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
+    let (era, of_era) = (year / 400, year % 400);
+    let of_year = (153 * march_month + 2) / 5 + day - 1;
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year;
+    let seconds = (days.checked_sub(719_468)?) * 86_400 + hour * 3_600 + minute * 60 + second;
+    Some(UNIX_EPOCH + std::time::Duration::from_secs(seconds))
 }
 
 /// Pairs as a JSON object that keeps their order.
@@ -445,11 +521,16 @@ mod in_order {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::manifest::tests::example;
     use proptest::prelude::*;
     use std::time::Duration;
+
+    thread_local! {
+        /// The id that commits of this thread get, for models whose steps have to be the same again.
+        pub(crate) static FIXED_ID: std::cell::RefCell<Option<String>> = const { std::cell::RefCell::new(None) };
+    }
 
     fn build_entry() -> Entry {
         let mut record =
@@ -468,6 +549,10 @@ mod tests {
             Change::Tag(TagRecord {
                 tag: "best".into(),
                 version: "1.0.0".into(),
+                other: Map::new(),
+            }),
+            Change::Untag(UntagRecord {
+                tag: "best".into(),
                 other: Map::new(),
             }),
             Change::Remove(RemoveRecord {
@@ -549,6 +634,16 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
             assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+            assert_eq!(parse_utc(text), Some(UNIX_EPOCH + Duration::from_secs(seconds)));
+        }
+        for wrong in [
+            "",
+            "1970-01-01",
+            "1970-13-01T00:00:00Z",
+            "1970-01-01T00:00:0éZ",
+            "1970-01-01 00:00:00Z",
+        ] {
+            assert_eq!(parse_utc(wrong), None, "{wrong}");
         }
     }
 

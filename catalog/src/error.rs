@@ -65,6 +65,24 @@ pub enum Error {
         /// Those there are.
         known: String,
     },
+    /// The store cannot put an object only where there is none, so commits could overwrite each other.
+    #[error("catalog `{catalog}` cannot be written safely: {reason}")]
+    NoConditionalPut {
+        /// The catalog.
+        catalog: String,
+        /// What the store did.
+        reason: String,
+    },
+    /// The store can only be read, or cannot be listed.
+    #[error("catalog `{catalog}` {reason}")]
+    WebOnly {
+        /// The catalog.
+        catalog: String,
+        /// What cannot be done.
+        reason: &'static str,
+        /// What to do.
+        hint: &'static str,
+    },
     /// An entry of the log is damaged or missing.
     #[error("{path}: {reason}")]
     DamagedEntry {
@@ -156,6 +174,10 @@ impl Error {
             Self::Manifest { .. } => "restore the folder from a backup, or build the dataset again".into(),
             Self::Data { hint, .. } => hint.clone(),
             Self::Contended { .. } => "run the same command again".into(),
+            Self::NoConditionalPut { .. } => "put the catalog where a put can be conditional (a local folder, Amazon S3, Google Cloud Storage, \
+                Azure, recent MinIO or Ceph); the data may stay on this store, with `--data-dir`"
+                .into(),
+            Self::WebOnly { hint, .. } => (*hint).into(),
             Self::Store { source, .. } => return store_hint(source.as_ref()),
             _ => return None,
         };
@@ -167,6 +189,25 @@ impl Error {
 fn store_hint(source: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<String> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(source);
     while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<object_store::Error>() {
+            use object_store::Error as Store;
+
+            match error {
+                Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => {
+                    return Some(
+                        "the store refuses these credentials: look at the variables AWS_*, GOOGLE_* or AZURE_*, and at the rights they give"
+                            .into(),
+                    );
+                }
+                Store::Generic { store, .. } if *store != "LocalFileSystem" => {
+                    return Some(
+                        "is the store there, and its address right (AWS_ENDPOINT_URL, AWS_REGION, and AWS_ALLOW_HTTP=true for plain http)?"
+                            .into(),
+                    );
+                }
+                _ => {}
+            }
+        }
         if let Some(error) = error.downcast_ref::<std::io::Error>() {
             return match error.kind() {
                 std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {

@@ -79,7 +79,7 @@ pub struct SplitManifest {
 /// One shard file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShardManifest {
-    /// Path relative to the version's folder.
+    /// Path relative to the version's folder; `../OTHER/FILE` for a shard in the folder of another version of the dataset, beside this one.
     pub path: String,
     /// Number of records.
     pub records: u64,
@@ -168,6 +168,17 @@ impl Manifest {
         store::write(&at, self.to_json().into_bytes())
     }
 
+    /// The folders of other versions whose shards it uses: names beside its own folder, sorted.
+    pub fn shared_folders(&self) -> Vec<&str> {
+        let shards = self.splits.iter().flat_map(|split| &split.shards);
+        let mut folders: Vec<&str> = shards
+            .filter_map(|shard| Some(shard.path.strip_prefix("../")?.split_once('/')?.0))
+            .collect();
+        folders.sort_unstable();
+        folders.dedup();
+        folders
+    }
+
     /// The split of this name.
     pub fn split(&self, name: &str) -> Option<&SplitManifest> {
         self.splits.iter().find(|split| split.name == name)
@@ -218,7 +229,7 @@ impl Manifest {
             let mut records = 0_u64;
             for shard in &split.shards {
                 let at = format!("{at}, shard `{}`", shard.path.escape_debug());
-                check_relative_path(&shard.path).map_err(|reason| format!("{at}: {reason}"))?;
+                check_shard_path(&shard.path).map_err(|reason| format!("{at}: {reason}"))?;
                 if shard.path == MANIFEST_FILE || !paths.insert(&shard.path) {
                     return Err(format!("{at}: the path is taken by another file"));
                 }
@@ -258,6 +269,34 @@ fn check_hex(what: &str, text: &str, digits: usize) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{what} `{text}` is not {digits} lowercase hex digits"))
+}
+
+impl ShardManifest {
+    /// Where the file is, of a version that lies in `folder`.
+    pub fn location(&self, folder: &Location) -> Location {
+        shard_location(folder, &self.path)
+    }
+}
+
+/// Where the shard with this path is, of a version that lies in `folder`.
+pub fn shard_location(folder: &Location, path: &str) -> Location {
+    match (path.strip_prefix("../"), folder.parent()) {
+        (Some(rest), Some(parent)) => parent.join(rest),
+        _ => folder.join(path),
+    }
+}
+
+/// Checks that a shard is in the version's folder, or directly in one beside it.
+fn check_shard_path(path: &str) -> Result<(), String> {
+    let Some(rest) = path.strip_prefix("../") else {
+        return check_relative_path(path);
+    };
+    check_relative_path(rest)?;
+    // Staging and whatever else is hidden belongs to nobody.
+    if rest.contains('/') && !rest.starts_with('.') {
+        return Ok(());
+    }
+    Err("the path does not stay inside the folder, nor inside that of another version beside it".into())
 }
 
 /// Checks that a path with `/` between its parts stays below the folder that it is relative to.
@@ -330,6 +369,37 @@ pub(crate) mod tests {
         assert_eq!(hex::encode(Sha256::digest(&bytes)), manifest.sha256());
         assert_eq!(bytes, manifest.clone().to_json().into_bytes());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn shards_may_be_those_of_a_version_beside_it() {
+        let mut manifest = example("a", None, "1.1.0", 7);
+        assert!(manifest.shared_folders().is_empty());
+        manifest.splits[0].shards[1].path = "../1.0.0/x-00001".into();
+        manifest.splits[1].shards[0].path = "../1.0.0/y-00000".into();
+        manifest.validate().unwrap();
+        assert_eq!(manifest.shared_folders(), ["1.0.0"]);
+        let shard = &manifest.splits[0].shards[1];
+        for (folder, wanted) in [
+            ("/data/a/1.1.0", "/data/a/1.0.0/x-00001"),
+            ("s3://bucket/a/1.1.0/", "s3://bucket/a/1.0.0/x-00001"),
+        ] {
+            let folder = Location::parse(folder).unwrap();
+            assert_eq!(shard.location(&folder).to_string(), wanted);
+        }
+        let record = crate::VersionRecord::of_manifest(&manifest, "data/a/1.1.0".into());
+        assert_eq!(record.shares, ["data/a/1.0.0"]);
+        for outside in [
+            "../x",
+            "../../b/1.0.0/x",
+            "../.staging/x",
+            "..",
+            "../",
+            "1.0.0/../../x",
+        ] {
+            manifest.splits[0].shards[1].path = outside.into();
+            assert!(manifest.validate().is_err(), "{outside}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The state of a dataset: the fold of its log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,19 @@ pub struct State {
     log_number: Option<u64>,
     versions: BTreeMap<Version, VersionState>,
     tags: BTreeMap<String, Version>,
+    garbage: BTreeMap<String, Garbage>,
+    collected: BTreeMap<String, u64>,
+}
+
+/// A folder that was a version's and is nobody's now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Garbage {
+    /// Number of the entry that removed or replaced the version.
+    pub log_number: u64,
+    /// When that was, by the clock of its writer.
+    pub time: String,
+    /// The version that it held.
+    pub version: String,
 }
 
 /// A version, and the entry that brought it.
@@ -20,6 +34,9 @@ pub struct State {
 pub struct VersionState {
     /// Number of the entry.
     pub log_number: u64,
+    /// Its kind: `build`, `register` (the files are the user's, and never deleted) or `append`.
+    #[serde(default = "build_kind")]
+    pub kind: String,
     /// What it says.
     #[serde(flatten)]
     pub record: VersionRecord,
@@ -30,6 +47,24 @@ pub struct VersionState {
 pub(crate) struct Checkpoint {
     versions: Vec<VersionState>,
     tags: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    garbage: BTreeMap<String, Garbage>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    collected: BTreeMap<String, u64>,
+}
+
+fn build_kind() -> String {
+    "build".into()
+}
+
+impl Garbage {
+    /// For how long it has been garbage; nothing where the clocks disagree, or the entry tells no time.
+    pub fn age(&self, now: SystemTime) -> Duration {
+        let since = crate::entry::parse_utc(&self.time);
+        since
+            .and_then(|since| now.duration_since(since).ok())
+            .unwrap_or_default()
+    }
 }
 
 impl State {
@@ -58,6 +93,35 @@ impl State {
         self.tags.iter().map(|(tag, version)| (tag.as_str(), version))
     }
 
+    /// Folders that were a version's and are nobody's now, by their paths as in [`VersionRecord::path`]. Not those of files that were
+    /// registered where they lay.
+    pub fn garbage(&self) -> impl Iterator<Item = (&str, &Garbage)> {
+        let used: BTreeSet<&str> = self
+            .versions
+            .values()
+            .flat_map(|state| state.record.folders())
+            .collect();
+        let all = self
+            .garbage
+            .iter()
+            .map(|(path, garbage)| (path.as_str(), garbage));
+        all.filter(move |(path, _)| !used.contains(path))
+    }
+
+    /// Whether a `gc` has deleted this folder, or is about to. About 100 bytes are kept for each.
+    pub fn was_collected(&self, path: &str) -> bool {
+        self.collected.contains_key(path)
+    }
+
+    /// The versions, as texts, that need a folder.
+    pub fn users_of(&self, path: &str) -> Vec<String> {
+        let users = self.versions.iter();
+        users
+            .filter(|(_, state)| state.record.folders().any(|folder| folder == path))
+            .map(|(version, _)| version.to_string())
+            .collect()
+    }
+
     /// Follows the log by one entry.
     pub(crate) fn apply(&mut self, log_number: u64, entry: &Entry) -> Result<()> {
         self.log_number = Some(log_number);
@@ -65,30 +129,92 @@ impl State {
             Change::Build(record) | Change::Register(record) | Change::Append(record) => {
                 let state = VersionState {
                     log_number,
+                    kind: entry.change.kind().to_string(),
                     record: record.clone(),
                 };
-                self.versions.insert(record.version.parse()?, state);
+                let old = self.versions.insert(record.version.parse()?, state);
+                if let Some(old) = old {
+                    self.let_go(&old, log_number, &entry.time);
+                }
+                self.garbage.remove(&record.path);
+                self.collected.remove(&record.path);
             }
             Change::Tag(record) => {
                 self.tags.insert(record.tag.clone(), record.version.parse()?);
             }
+            Change::Untag(record) => {
+                self.tags.remove(&record.tag);
+            }
             Change::Remove(record) => {
                 let version = record.version.parse()?;
-                self.versions.remove(&version);
+                let old = self.versions.remove(&version);
                 self.tags.retain(|_, tagged| *tagged != version);
+                if let Some(old) = old {
+                    self.let_go(&old, log_number, &entry.time);
+                }
             }
-            Change::Gc(_) => {}
+            Change::Gc(record) => {
+                for path in &record.paths {
+                    self.garbage.remove(path);
+                    self.collected.insert(path.clone(), log_number);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Notes the folder of a version that is gone.
+    fn let_go(&mut self, old: &VersionState, log_number: u64, time: &str) {
+        let record = &old.record;
+        let is_used = self
+            .versions
+            .values()
+            .any(|state| state.record.path == record.path);
+        // What was registered in its place is the user's. A staged folder goes with its staging.
+        if old.kind != "register" && !is_used {
+            let garbage = Garbage {
+                log_number,
+                time: time.to_string(),
+                version: record.version.clone(),
+            };
+            self.garbage.insert(record.path.clone(), garbage);
+        }
+        // What it shared has had a reader until now.
+        for folder in &record.shares {
+            if let Some(garbage) = self.garbage.get_mut(folder) {
+                garbage.log_number = log_number;
+                garbage.time = time.to_string();
+            }
+        }
     }
 
     /// Checks that a change makes sense now.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a tag on, or the removal of, a version that is not there, and for malformed records.
+    /// [`Error::Refused`] for a tag on, or the removal of, a version that is not there, for a folder that others need or that is being deleted,
+    /// and for malformed records.
     pub(crate) fn check(&self, change: &Change) -> Result<()> {
         change.validate().map_err(Error::Refused)?;
+        if let Some(record) = change.version_record() {
+            return self.check_folders(record);
+        }
         let wanted = match change {
+            Change::Untag(record) if !self.tags.contains_key(&record.tag) => {
+                return Err(Error::Refused(format!(
+                    "could not remove the tag `{}`: there is no such tag",
+                    record.tag
+                )));
+            }
+            Change::Gc(record) => {
+                let used = record.paths.iter().find(|path| !self.users_of(path).is_empty());
+                return match used {
+                    None => Ok(()),
+                    Some(path) => Err(Error::Refused(format!(
+                        "could not delete `{path}`: version {} needs it",
+                        self.users_of(path).join(", ")
+                    ))),
+                };
+            }
             Change::Tag(record) => &record.version,
             Change::Remove(record) => &record.version,
             _ => return Ok(()),
@@ -102,6 +228,36 @@ impl State {
         )))
     }
 
+    /// Checks that a version which comes in neither changes the files of another one nor relies on files that go away.
+    fn check_folders(&self, record: &VersionRecord) -> Result<()> {
+        let same_data = |other: &VersionState| other.record.manifest_sha256 == record.manifest_sha256;
+        let replaced = self.version(&record.version);
+        if let Some(old) = replaced.filter(|old| old.record.path == record.path && !same_data(old)) {
+            let users: Vec<String> = self
+                .users_of(&old.record.path)
+                .into_iter()
+                .filter(|user| *user != record.version)
+                .collect();
+            if !users.is_empty() {
+                return Err(Error::Refused(format!(
+                    "could not replace version {}: {} uses its shards; remove it first, or give a new version",
+                    record.version,
+                    users.join(", ")
+                )));
+            }
+        }
+        for shared in &record.shares {
+            let is_there = !self.users_of(shared).is_empty() || self.garbage.contains_key(shared);
+            if !is_there {
+                return Err(Error::Refused(format!(
+                    "version {} uses shards in `{shared}`, which no version of the catalog has",
+                    record.version
+                )));
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn to_checkpoint(&self) -> Checkpoint {
         Checkpoint {
             versions: self.versions.values().cloned().collect(),
@@ -110,6 +266,8 @@ impl State {
                 .iter()
                 .map(|(tag, version)| (tag.clone(), version.to_string()))
                 .collect(),
+            garbage: self.garbage.clone(),
+            collected: self.collected.clone(),
         }
     }
 
@@ -117,6 +275,8 @@ impl State {
     pub(crate) fn from_checkpoint(checkpoint: &Checkpoint, log_number: u64) -> Result<Self> {
         let mut state = Self {
             log_number: log_number.checked_sub(1),
+            garbage: checkpoint.garbage.clone(),
+            collected: checkpoint.collected.clone(),
             ..Self::default()
         };
         for version in &checkpoint.versions {
@@ -203,6 +363,63 @@ mod tests {
     }
 
     #[test]
+    fn folders_are_garbage_when_nobody_needs_them() {
+        let in_folder = |version: &str, seed: u8, folder: &str, shares: &[&str]| {
+            let mut record =
+                VersionRecord::of_manifest(&example("a", None, version, seed), folder.to_string());
+            record.shares = shares.iter().map(ToString::to_string).collect();
+            record
+        };
+        let garbage =
+            |state: &State| -> Vec<String> { state.garbage().map(|(path, _)| path.to_string()).collect() };
+        let mut changes = vec![
+            Change::Build(in_folder("1.0.0", 1, "d/1.0.0", &[])),
+            Change::Append(in_folder("1.1.0", 2, "d/1.1.0", &["d/1.0.0"])),
+            Change::Register(in_folder("3.0.0", 3, "/home/me/3", &[])),
+        ];
+        // Its folder must not change under the version that shares it.
+        let state = fold(&changes);
+        assert!(
+            state
+                .check(&Change::Build(in_folder("1.0.0", 9, "d/1.0.0", &[])))
+                .is_err()
+        );
+        assert!(
+            state
+                .check(&Change::Append(in_folder("1.2.0", 4, "d/1.2.0", &["d/x"])))
+                .is_err()
+        );
+        changes.extend([remove("1.0.0"), remove("3.0.0")]);
+        assert!(garbage(&fold(&changes)).is_empty());
+        changes.push(remove("1.1.0"));
+        let state = fold(&changes);
+        assert_eq!(garbage(&state), ["d/1.0.0", "d/1.1.0"]);
+        let collect = |path: &str| {
+            Change::Gc(GcRecord {
+                paths: vec![path.into()],
+                other: Map::new(),
+            })
+        };
+        changes.push(collect("d/1.0.0"));
+        let state = fold(&changes);
+        assert_eq!(garbage(&state), ["d/1.1.0"]);
+        assert!(state.was_collected("d/1.0.0") && !state.was_collected("d/1.1.0"));
+        assert!(
+            state
+                .check(&Change::Append(in_folder("2.0.0", 4, "d/2.0.0", &["d/1.0.0"])))
+                .is_err()
+        );
+        // One that comes back is in use again, and cannot be collected.
+        changes.push(Change::Build(in_folder("1.1.0", 2, "d/1.1.0", &[])));
+        let state = fold(&changes);
+        assert!(garbage(&state).is_empty());
+        assert!(state.check(&collect("d/1.1.0")).is_err());
+        // Another folder for the same version leaves the old one.
+        changes.push(Change::Build(in_folder("1.1.0", 5, "d/1.1.0-x", &[])));
+        assert_eq!(garbage(&fold(&changes)), ["d/1.1.0"]);
+    }
+
+    #[test]
     fn a_checkpoint_is_the_state() {
         let state = fold(&[
             build("1.0.0", 1),
@@ -210,6 +427,7 @@ mod tests {
             tag("best", "1.0.0"),
             remove("2.0.0"),
         ]);
+        assert_eq!(state.garbage().count(), 1);
         let json = serde_json::to_string(&state.to_checkpoint()).unwrap();
         let checkpoint = serde_json::from_str(&json).unwrap();
         assert_eq!(State::from_checkpoint(&checkpoint, 4).unwrap(), state);

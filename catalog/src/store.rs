@@ -6,15 +6,21 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use prep_formats::store::{AtomicFile, Existing, Location, block_on, object_store};
 
-use prep_formats::Position;
-
 use crate::{Error, Result};
+
+/// Requests in flight of one read.
+const REQUESTS: usize = 16;
+
+/// What the names of objects begin with by which a store is tried.
+pub(crate) const PROBE: &str = ".probe-";
 
 /// The objects below a location.
 #[derive(Clone)]
@@ -39,18 +45,11 @@ impl fmt::Debug for Store {
 
 impl Store {
     pub(crate) fn open(location: &Location) -> Result<Self> {
-        // Reading one elsewhere would work; what a commit promises is not tested there, so none is begun.
-        let Some(path) = location.as_path() else {
-            return Err(prep_formats::Error::Unsupported {
-                at: Position {
-                    path: location.to_string(),
-                    ..Position::default()
-                },
-                reason: "a catalog lies in a local folder for now; give the path of one".into(),
-            }
-            .into());
+        let place = match location.as_path() {
+            Some(path) => Location::from_path(clean(&path)?),
+            None => location.clone(),
         };
-        let (objects, root) = object_store(&Location::from_path(clean(&path)?))?;
+        let (objects, root) = object_store(&place)?;
         Ok(Self::new(location.clone(), objects, root))
     }
 
@@ -64,6 +63,16 @@ impl Store {
 
     pub(crate) fn location(&self) -> &Location {
         &self.location
+    }
+
+    /// Whether the store is on another machine.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.location.as_path().is_none()
+    }
+
+    /// Whether what is below a folder can be listed. Web servers have no way to ask.
+    pub(crate) fn can_list(&self) -> bool {
+        !self.location.is_web()
     }
 
     /// The path or URL of an object, for messages.
@@ -96,6 +105,80 @@ impl Store {
         }
     }
 
+    /// The bytes of several objects, `None` where there is none: requests in flight together, up to 16.
+    pub(crate) fn get_many(&self, relative: &[String]) -> Result<Vec<Option<Bytes>>> {
+        let one = |relative: &String| {
+            let path = self.path(relative);
+            async move {
+                match self.objects.get(&path).await {
+                    Ok(found) => found.bytes().await.map(Some),
+                    Err(object_store::Error::NotFound { .. }) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        let reads = relative.iter().map(one);
+        let all = block_on(stream::iter(reads).buffered(REQUESTS).collect::<Vec<_>>());
+        all.into_iter()
+            .zip(relative)
+            .map(|(found, relative)| found.map_err(self.error(relative, "read")))
+            .collect()
+    }
+
+    /// Puts an object in the place of what is there.
+    pub(crate) fn put(&self, relative: &str, bytes: Vec<u8>) -> Result<()> {
+        let path = self.path(relative);
+        block_on(self.objects.put(&path, PutPayload::from(bytes))).map_err(self.error(relative, "write"))?;
+        Ok(())
+    }
+
+    /// Removes an object; one that is not there is no error.
+    pub(crate) fn remove(&self, relative: &str) -> Result<()> {
+        let path = self.path(relative);
+        match block_on(self.objects.delete(&path)) {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.error(relative, "delete")(error)),
+        }
+    }
+
+    /// Tries whether the store takes objects, and really puts them only where there is none: with an object of its own, which is removed again.
+    /// Four requests.
+    ///
+    /// Some stores that speak the protocol of S3 pass over the condition. Commits to such a one would overwrite each other.
+    pub(crate) fn try_conditional_put(&self) -> Result<()> {
+        let relative = format!("{PROBE}{}", crate::entry::commit_id()?);
+        let no_condition = |reason: String| Error::NoConditionalPut {
+            catalog: self.location.to_string(),
+            reason,
+        };
+        let path = self.path(&relative);
+        let put = |text: &'static str| {
+            let options = PutOptions::from(PutMode::Create);
+            block_on(self.objects.put_opts(&path, PutPayload::from(text), options))
+        };
+        let explain = |error: object_store::Error| match error {
+            object_store::Error::NotImplemented { .. } | object_store::Error::NotSupported { .. } => {
+                no_condition("it has no such operation".into())
+            }
+            error => self.error(&relative, "write")(error),
+        };
+        put("first").map_err(explain)?;
+        let second = put("second");
+        let kept = self.get(&relative)?;
+        // A probe that stays is a few bytes, and removed by `gc`.
+        let _ = self.remove(&relative);
+        match (second, kept.as_deref()) {
+            (Err(object_store::Error::AlreadyExists { .. }), Some(b"first")) => Ok(()),
+            (Ok(_), _) => Err(no_condition(
+                "an object that was to be put only if absent took the place of another one".into(),
+            )),
+            (Err(error), Some(b"first")) => Err(explain(error)),
+            (Err(_), _) => Err(no_condition(
+                "a put that was refused has changed the object all the same".into(),
+            )),
+        }
+    }
+
     /// Puts an object where there is none, durably; `false` if there is one.
     pub(crate) fn put_if_absent(&self, relative: &str, bytes: Vec<u8>) -> Result<bool> {
         let path = self.path(relative);
@@ -118,6 +201,18 @@ impl Store {
                 .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
         };
         sync().map_err(|source: io::Error| io_error(&self.location.join(relative), "sync", source))
+    }
+
+    /// The files directly below a folder, and when each was written by the clock of the store.
+    pub(crate) fn stamped_files(&self, relative: &str) -> Result<Vec<(String, SystemTime)>> {
+        let path = self.path(relative);
+        let listed = block_on(self.objects.list_with_delimiter(Some(&path)));
+        let listed = listed.map_err(self.error(relative, "list"))?;
+        let files = listed.objects.into_iter().filter_map(|object| {
+            let name = object.location.filename()?.to_string();
+            Some((name, object.last_modified.into()))
+        });
+        Ok(files.collect())
     }
 
     /// What lies directly below a folder; nothing if there is no such folder.
@@ -275,6 +370,19 @@ pub(crate) fn conformance(store: &Store) {
     assert_eq!(store.get("log/a/0.json").unwrap().unwrap(), "first");
     assert!(store.put_if_absent("log/a/1.json", vec![]).unwrap());
     assert!(store.put_if_absent("log/a/b+c/0.json", vec![0xff]).unwrap());
+    let wanted: Vec<String> = ["log/a/1.json", "log/a/7.json", "log/a/0.json"]
+        .map(Into::into)
+        .into();
+    let found = store.get_many(&wanted).unwrap();
+    assert_eq!(found, [Some(Bytes::new()), None, Some(Bytes::from("first"))]);
+    store.try_conditional_put().unwrap();
+    for text in ["one", "two"] {
+        store.put("checkpoints/a.json", text.into()).unwrap();
+        assert_eq!(store.get("checkpoints/a.json").unwrap().unwrap(), text);
+    }
+    store.remove("checkpoints/a.json").unwrap();
+    store.remove("checkpoints/a.json").unwrap();
+    assert_eq!(store.get("checkpoints/a.json").unwrap(), None);
     let children = store.list("log/a").unwrap();
     assert_eq!(children.files, ["0.json", "1.json"]);
     assert_eq!(children.folders, ["b+c"]);

@@ -1,32 +1,36 @@
 //! Datasets and builds as JSON: what `prep list --json`, `prep show --json` and `prep build --json` print, and what Python gets.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use prep_catalog::{Listed, Resolved, SplitSummary, VersionRecord};
 use prep_formats::features::{Encoding, Feature, Features};
 use serde_json::{Map, Value, json};
 
 use crate::build::BuildOutcome;
 
-/// A version in a listing: `name`, `config`, `version`, `splits` {name: {`examples`, `shards`, `bytes`}}, `fingerprint`, `path`.
+/// A version in a listing: `name`, `config`, `version`, `splits` {name: {`examples`, `shards`, `bytes`}}, `fingerprint`, `path`, and `tags`
+/// [{`name`, `version`}], those that name it.
 pub fn listed(listed: &Listed) -> Value {
-    entry(
+    let mut object = entry(
         &listed.name,
         listed.config.as_deref(),
         &listed.record,
         listed.folder.to_string(),
-    )
+    );
+    let tags = listed.tags.iter();
+    object["tags"] = tags
+        .map(|tag| json!({"name": tag, "version": listed.record.version}))
+        .collect();
+    object
 }
 
-/// A version as [`listed`], and `features`, `sources`, `statistics`, `tags` [{`name`, `version`}], `log`, `layout`, `flags`.
+/// A version as [`listed`], and `features`, `sources`, `statistics`, `log`, `layout`, `flags`; `tags` are all of the dataset, whatever version they
+/// name.
 ///
 /// # Errors
 /// The features cannot be read.
 pub fn resolved(resolved: &Resolved) -> Result<Value> {
     let folder = &resolved.folder;
-    let path = folder
-        .as_path()
-        .context("only local datasets can be described yet")?;
-    let features = Features::read_folder(&path)?;
+    let features = Features::read_location(folder)?;
     let manifest = &resolved.manifest;
     let sum = |of: fn(&SplitSummary) -> u64| {
         resolved
@@ -59,9 +63,9 @@ pub fn resolved(resolved: &Resolved) -> Result<Value> {
         "skipped": resolved.record.skipped_records,
     });
     object["tags"] = resolved
-        .tags
+        .all_tags
         .iter()
-        .map(|tag| json!({"name": tag, "version": resolved.version}))
+        .map(|(tag, version)| json!({"name": tag, "version": version}))
         .collect();
     object["log"] = resolved.log_number.into();
     object["layout"] = manifest.layout.clone().into();

@@ -175,21 +175,30 @@ impl Dataset {
         Self::with_manifest(folder, manifest, split)
     }
 
+    /// Opens a split of a version that a catalog has found. The manifest is not read again: that the folder is still the same shows in one look at its
+    /// inode.
+    ///
+    /// # Errors
+    /// As [`with_manifest`](Self::with_manifest).
+    pub fn resolved(found: prep_catalog::Resolved, split: &str) -> Result<Self> {
+        let stamp = manifest_path(&found.folder).and_then(|path| Stamp::of(&path));
+        found.check_unchanged()?;
+        let features = Features::read_location(&found.folder)?;
+        let format = ShardFormat::ArrayRecord;
+        Self::new(&found.folder, found.manifest, features, split, format, stamp)
+    }
+
     /// Opens a split of a version whose manifest is known: that in the folder has to be the same.
     ///
     /// # Errors
     /// As [`open_folder`](Self::open_folder); [`Error::Changed`] where the folder holds another build.
     pub fn with_manifest(folder: &Location, manifest: Manifest, split: &str) -> Result<Self> {
         let stamp = manifest_path(folder).and_then(|path| Stamp::of(&path));
-        check_manifest(folder, &manifest)?;
-        let features = match folder.as_path() {
-            Some(path) => Features::read_folder(&path)?,
-            None => {
-                return Err(Error::Options(format!(
-                    "{folder}: only local datasets can be opened yet"
-                )));
-            }
-        };
+        // Behind a URL nothing is exchanged: another build of a version gets another folder.
+        if folder.as_path().is_some() {
+            check_manifest(folder, &manifest)?;
+        }
+        let features = Features::read_location(folder)?;
         Self::new(folder, manifest, features, split, ShardFormat::ArrayRecord, stamp)
     }
 
@@ -551,7 +560,7 @@ impl Dataset {
     }
 
     fn shard_location(&self, shard: usize) -> Location {
-        self.inner.folder.join(&self.inner.shards[shard].path)
+        prep_catalog::shard_location(&self.inner.folder, &self.inner.shards[shard].path)
     }
 
     /// The reader of a shard, opened and checked if it is not open.

@@ -32,5 +32,5 @@ pub fn open_for_state(catalog: &Catalog, name: &str, split: Option<&str>, state:
 
 fn open_name(catalog: &Catalog, name: &DatasetName, split: &str) -> Result<Dataset> {
     let found = catalog.resolve(name)?;
-    Dataset::with_manifest(&found.folder, found.manifest, split)
+    Dataset::resolved(found, split)
 }

@@ -3,7 +3,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use futures_core::stream::BoxStream;
@@ -13,10 +13,9 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::*;
-use crate::entry::{RemoveRecord, TagRecord};
 use crate::manifest::tests::example;
 
 /// A catalog in a folder of its own.
@@ -592,56 +591,88 @@ fn sixteen_threads_commit_at_once_and_all_land() {
     }
 }
 
-/// A store whose puts are done and then fail.
-#[derive(Debug)]
-struct LosesReplies(InMemory);
+/// A store in memory with oddities, which counts what is asked of it.
+#[derive(Debug, Default)]
+struct Odd {
+    objects: InMemory,
+    /// Puts are done and then fail.
+    loses_replies: bool,
+    /// Takes no notice of conditions, as some stores that speak the protocol of S3.
+    is_careless: bool,
+    reads: AtomicU64,
+    lists: AtomicU64,
+}
 
-impl std::fmt::Display for LosesReplies {
+impl Odd {
+    /// Reads and listings of some work.
+    fn during<T>(&self, work: impl FnOnce() -> T) -> (u64, u64) {
+        let count = || {
+            (
+                self.reads.load(Ordering::SeqCst),
+                self.lists.load(Ordering::SeqCst),
+            )
+        };
+        let before = count();
+        work();
+        let after = count();
+        (after.0 - before.0, after.1 - before.1)
+    }
+}
+
+impl std::fmt::Display for Odd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("loses replies")
+        f.write_str("odd")
     }
 }
 
 type StoreResult<T> = object_store::Result<T>;
 
 #[async_trait::async_trait]
-impl ObjectStore for LosesReplies {
+impl ObjectStore for Odd {
     async fn put_opts(
         &self,
         path: &ObjectPath,
         payload: PutPayload,
-        options: PutOptions,
+        mut options: PutOptions,
     ) -> StoreResult<PutResult> {
-        self.0.put_opts(path, payload, options).await?;
-        Err(object_store::Error::Generic {
-            store: "test",
-            source: "connection reset".into(),
-        })
+        if self.is_careless {
+            options = PutOptions::default();
+        }
+        let put = self.objects.put_opts(path, payload, options).await?;
+        if self.loses_replies {
+            return Err(object_store::Error::Generic {
+                store: "test",
+                source: "connection reset".into(),
+            });
+        }
+        Ok(put)
     }
     async fn put_multipart_opts(
         &self,
         path: &ObjectPath,
         options: PutMultipartOptions,
     ) -> StoreResult<Box<dyn MultipartUpload>> {
-        self.0.put_multipart_opts(path, options).await
+        self.objects.put_multipart_opts(path, options).await
     }
     async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> StoreResult<GetResult> {
-        self.0.get_opts(path, options).await
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.objects.get_opts(path, options).await
     }
     fn delete_stream(
         &self,
         paths: BoxStream<'static, StoreResult<ObjectPath>>,
     ) -> BoxStream<'static, StoreResult<ObjectPath>> {
-        self.0.delete_stream(paths)
+        self.objects.delete_stream(paths)
     }
     fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
-        self.0.list(prefix)
+        self.objects.list(prefix)
     }
     async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> StoreResult<ListResult> {
-        self.0.list_with_delimiter(prefix).await
+        self.lists.fetch_add(1, Ordering::SeqCst);
+        self.objects.list_with_delimiter(prefix).await
     }
     async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> StoreResult<()> {
-        self.0.copy_opts(from, to, options).await
+        self.objects.copy_opts(from, to, options).await
     }
 }
 
@@ -702,24 +733,197 @@ fn killed_writers_leave_a_catalog_that_can_be_read_and_written() {
 }
 
 #[test]
-fn a_catalog_on_another_machine_is_refused() {
-    for url in [
-        "s3://bucket/catalog",
-        "gs://bucket",
-        "az://container/c",
-        "https://host/c",
-        "memory:///c",
-    ] {
-        let error = Catalog::open(&Location::parse(url).unwrap())
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains(url) && error.contains("a local folder"), "{error}");
+fn a_web_server_is_only_read_and_says_so_before_any_work() {
+    // Nothing is asked of it to say that.
+    let objects = Arc::new(InMemory::new());
+    let location = Location::parse("https://host.example/c").unwrap();
+    let catalog = Catalog::with_store(Store::new(location, objects, ObjectPath::from("c"))).unwrap();
+    let error = catalog.check_commits().unwrap_err();
+    assert!(error.to_string().contains("can only be read"), "{error}");
+    assert!(error.hint().unwrap().contains("s3://"));
+    let manifest = manifest("a", "1.0.0", 1);
+    let build = Build::new(&manifest, Location::from_path("/nowhere"));
+    assert!(matches!(catalog.commit_build(&build), Err(Error::WebOnly { .. })));
+    let error = catalog.list().unwrap_err();
+    assert!(error.to_string().contains("does not tell what it has"), "{error}");
+}
+
+#[test]
+fn a_log_that_cannot_be_listed_is_followed() {
+    let objects = Arc::new(InMemory::new());
+    let at = |url: &str| {
+        let store = Store::new(
+            Location::parse(url).unwrap(),
+            Arc::<InMemory>::clone(&objects),
+            ObjectPath::from("c"),
+        );
+        Catalog::with_store(store).unwrap()
+    };
+    let (writer, reader) = (at("s3://bucket/c"), at("https://host/c"));
+    let first = manifest("a", "1.0.0", 1);
+    let nowhere = Location::from_path("/nowhere");
+    for round in 0..2 * CHECKPOINT_EVERY + 3 {
+        if round == 0 {
+            writer.commit_build(&Build::new(&first, nowhere.clone())).unwrap();
+        } else {
+            writer.tag(&parse("a"), &format!("t{round}")).unwrap();
+        }
+        let wanted = writer.state(&parse("a")).unwrap();
+        assert_eq!(reader.state(&parse("a")).unwrap(), wanted);
+        assert_eq!(reader.read_quickly(&parse("a")).unwrap().state, wanted);
+        assert_eq!(writer.read_quickly(&parse("a")).unwrap().state, wanted);
+        let early = reader.select(&parse("a@log=0")).unwrap().0;
+        assert_eq!((early.log_number(), early.tags().count()), (Some(0), 0));
+        // A checkpoint that is not of this log is passed over.
+        if round == CHECKPOINT_EVERY {
+            let path = checkpoint_path(&parse("a"));
+            let bytes = writer.store.get(&path).unwrap().unwrap();
+            let mut value: Value = serde_json::from_slice(&bytes).unwrap();
+            value["commit_id"] = "another".into();
+            writer.store.put(&path, value.to_string().into_bytes()).unwrap();
+            assert_eq!(reader.state(&parse("a")).unwrap(), wanted);
+        }
+    }
+    assert!(matches!(
+        reader.select(&parse("b")),
+        Err(Error::UnknownDataset { .. })
+    ));
+    // An entry that is lost behind the checkpoint is noticed, as the one after it is there.
+    let last = writer.state(&parse("a")).unwrap().log_number().unwrap();
+    writer.store.remove(&entry_path(&parse("a"), last - 1)).unwrap();
+    for catalog in [&writer, &reader] {
+        let error = catalog.select(&parse("a")).unwrap_err();
+        assert!(error.to_string().contains("is missing"), "{error}");
     }
 }
 
 #[test]
+fn a_store_without_conditional_puts_is_refused_before_the_first_commit() {
+    let objects = Arc::new(Odd {
+        is_careless: true,
+        ..Odd::default()
+    });
+    let location = Location::parse("s3://bucket/c").unwrap();
+    let store = Store::new(location, Arc::<Odd>::clone(&objects), ObjectPath::from("c"));
+    let catalog = Catalog::with_store(store).unwrap();
+    let manifest = manifest("a", "1.0.0", 1);
+    let build = Build::new(&manifest, Location::from_path("/nowhere"));
+    for error in [
+        catalog.check_commits().unwrap_err(),
+        catalog.commit_build(&build).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::NoConditionalPut { .. }), "{error}");
+        assert!(error.to_string().contains("took the place"), "{error}");
+        assert!(error.hint().unwrap().contains("--data-dir"));
+    }
+    assert!(catalog.datasets().unwrap().is_empty());
+    // The probes are gone.
+    assert_eq!(catalog.store.list("").unwrap(), store::Children::default());
+}
+
+#[test]
+fn tags_and_versions_come_and_go_by_entries() {
+    let fixture = Fixture::new();
+    fixture.build("a", "1.0.0", 1);
+    fixture.build("a", "2.0.0", 2);
+    let catalog = fixture.catalog();
+    assert_eq!(catalog.tag(&parse("a:1.0.0"), "best").unwrap(), Some(2));
+    assert_eq!(catalog.tag(&parse("a@best"), "best").unwrap(), None);
+    assert_eq!(catalog.tag(&parse("a@best"), "old").unwrap(), Some(3));
+    assert_eq!(catalog.tag(&parse("a"), "best").unwrap(), Some(4));
+    assert_eq!(fixture.version_of("a@best"), "2.0.0");
+    assert_eq!(fixture.version_of("a@log=2"), "2.0.0");
+    assert_eq!(catalog.untag(&parse("a"), "best").unwrap(), Some(5));
+    for (name, tag) in [("a", "best"), ("b", "old")] {
+        assert!(catalog.untag(&parse(name), tag).is_err(), "{name}@{tag}");
+    }
+    assert!(matches!(catalog.tag(&parse("a"), "-x"), Err(Error::Refused(_))));
+    assert!(matches!(
+        catalog.tag(&parse("a:3.0.0"), "x"),
+        Err(Error::UnknownVersion { .. })
+    ));
+    assert_eq!(catalog.remove(&parse("a@old")).unwrap(), Some(6));
+    assert!(fixture.resolve("a:1.0.0").is_err() && fixture.resolve("a@old").is_err());
+    assert_eq!(fixture.version_of("a"), "2.0.0");
+    // The data are there still, and garbage.
+    assert!(fixture.path("data/a/1.0.0").exists());
+    let taken = catalog
+        .collect(
+            &parse("a"),
+            &["data/a/1.0.0".into(), "data/a/2.0.0".into(), "data/b".into()],
+        )
+        .unwrap();
+    assert_eq!(taken, ["data/a/1.0.0"]);
+    assert!(catalog.collect(&parse("a"), &taken).unwrap().is_empty());
+    assert!(catalog.state(&parse("a")).unwrap().was_collected("data/a/1.0.0"));
+}
+
+#[test]
+fn a_remote_folder_that_is_being_deleted_takes_no_build() {
+    let objects = Arc::new(InMemory::new());
+    let location = Location::parse("s3://bucket/c").unwrap();
+    let catalog = Catalog::with_store(Store::new(location, objects, ObjectPath::from("c"))).unwrap();
+    let manifest = manifest("a", "1.0.0", 1);
+    let folder = catalog.data_dir().join("a/1.0.0");
+    let build = Build::new(&manifest, folder);
+    catalog.commit_build(&build).unwrap();
+    catalog.remove(&parse("a")).unwrap();
+    // Back before it is collected: then there is nothing to collect.
+    catalog.commit_build(&build).unwrap();
+    let path = ["data/a/1.0.0".to_string()];
+    assert!(catalog.collect(&parse("a"), &path).unwrap().is_empty());
+    catalog.remove(&parse("a")).unwrap();
+    assert_eq!(catalog.collect(&parse("a"), &path).unwrap(), path);
+    let error = catalog.commit_build(&build).unwrap_err();
+    assert!(error.to_string().contains("`prep gc`"), "{error}");
+    let elsewhere = Build::new(&manifest, catalog.data_dir().join("a/1.0.0-x"));
+    catalog.commit_build(&elsewhere).unwrap();
+}
+
+/// `open` by name at 1,000 versions: what is asked of the store.
+#[test]
+fn a_name_among_a_thousand_versions_costs_a_handful_of_objects() {
+    let objects = Arc::new(Odd::default());
+    let location = Location::parse("s3://bucket/c").unwrap();
+    let store = Store::new(location, Arc::<Odd>::clone(&objects), ObjectPath::from("c"));
+    let mut state = State::default();
+    // Entries as a thousand commits would have left them: committing each would take a minute without optimisation.
+    let dataset = parse("a");
+    let count: u64 = 1_000;
+    for number in 0..count {
+        let manifest = manifest("a", &format!("1.0.{number}"), 1);
+        let record = VersionRecord::of_manifest(&manifest, format!("data/a/1.0.{number}"));
+        let mut entry = Entry::new(Change::Build(record)).unwrap();
+        if number > 0 && number.is_multiple_of(CHECKPOINT_INTERVAL) {
+            entry.checkpoint = Some(state.to_checkpoint());
+        }
+        store.put(&entry_path(&dataset, number), entry.to_json()).unwrap();
+        state.apply(number, &entry).unwrap();
+    }
+    let catalog = Catalog::with_store(store).unwrap();
+    // The next commits leave checkpoints.
+    for number in 0..CHECKPOINT_EVERY {
+        catalog.tag(&dataset, &format!("t{number}")).unwrap();
+    }
+    for name in ["a", "a:1.0.7", "a@t3", "a:1.0.999"] {
+        let (reads, lists) = objects.during(|| catalog.select(&parse(name)).unwrap());
+        assert!(
+            reads <= 11 && lists == 0,
+            "{name}: {reads} reads, {lists} listings"
+        );
+    }
+    // Without checkpoint it is more, and bounded too.
+    catalog.store.remove(&checkpoint_path(&dataset)).unwrap();
+    let (reads, lists) = objects.during(|| catalog.select(&dataset).unwrap());
+    assert!(reads <= 35 && lists == 1, "{reads} reads, {lists} listings");
+}
+
+#[test]
 fn a_lost_reply_is_found_out() {
-    let objects = Arc::new(LosesReplies(InMemory::new()));
+    let objects = Arc::new(Odd {
+        loses_replies: true,
+        ..Odd::default()
+    });
     let store = Store::new(
         Location::parse("s3://bucket").unwrap(),
         objects,
@@ -729,6 +933,7 @@ fn a_lost_reply_is_found_out() {
         store,
         exists: true,
         known: Vec::new(),
+        tried: Arc::new(AtomicBool::new(true)),
     };
     let manifest = manifest("a", "1.0.0", 1);
     let build = Build::new(&manifest, Location::from_path("/nowhere"));

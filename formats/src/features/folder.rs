@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use crate::features::{Features, schema_json};
+use crate::store::{self, Location};
 use crate::{Error, Position, Result, json};
 
 /// Name of the schema's file in a TFDS folder.
@@ -16,25 +17,37 @@ impl Features {
     /// # Errors
     /// A file that cannot be read, JSON that is no schema, a class that is none of TFDS's, named.
     pub fn read_folder(folder: &Path) -> Result<Self> {
-        let path = folder.join(FILE_NAME);
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(&path).map_err(|source| Error::Io {
-            path: name.clone(),
-            action: "read",
-            source,
-        })?;
-        Self::from_files(&name, &text, |file_name| {
-            let path = folder.join(file_name);
-            match std::fs::read_to_string(&path) {
-                Ok(text) => Ok(Some(text)),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-                Err(source) => Err(Error::Io {
-                    path: path.display().to_string(),
-                    action: "read",
-                    source,
-                }),
-            }
-        })
+        Self::read_location(&Location::from_path(folder))
+    }
+
+    /// The same for a folder that may lie in an object store: one request for the schema, one for each list of labels.
+    ///
+    /// # Errors
+    /// As [`Features::read_folder`].
+    pub fn read_location(folder: &Location) -> Result<Self> {
+        let text = |file: &str| -> Result<Option<String>> {
+            let at = folder.join(file);
+            let Some(bytes) = store::read_file(&at)? else {
+                return Ok(None);
+            };
+            let text = String::from_utf8(bytes.into());
+            text.map(Some).map_err(|error| {
+                Error::damaged("not UTF-8").with_position(&Position {
+                    path: at.to_string(),
+                    record: None,
+                    offset: Some(error.utf8_error().valid_up_to() as u64),
+                })
+            })
+        };
+        let at = folder.join(FILE_NAME).to_string();
+        let Some(schema) = text(FILE_NAME)? else {
+            return Err(Error::Io {
+                path: at,
+                action: "read",
+                source: std::io::ErrorKind::NotFound.into(),
+            });
+        };
+        Self::from_files(&at, &schema, text)
     }
 
     /// Reads a schema from the text of `features.json`; `read` gives the text of a label file beside it, `None` where there is none.

@@ -102,8 +102,22 @@ impl Location {
         })
     }
 
-    /// This place with `relative` (parts separated by `/`) below it.
+    /// This place with `relative` (parts separated by `/`) below it. In a URL, what would end its path is written as `%23` and the like.
     pub fn join(&self, relative: &str) -> Self {
+        match &self.path {
+            Some(path) => Self::from_path(path.join(relative)),
+            None => {
+                let relative = relative
+                    .replace('%', "%25")
+                    .replace('#', "%23")
+                    .replace('?', "%3F");
+                self.join_encoded(&relative)
+            }
+        }
+    }
+
+    /// This place with `relative` below it, which in a URL stays as it is written: the end of another URL.
+    pub fn join_encoded(&self, relative: &str) -> Self {
         match &self.path {
             Some(path) => Self::from_path(path.join(relative)),
             None => Self {
@@ -111,6 +125,29 @@ impl Location {
                 path: None,
             },
         }
+    }
+
+    /// The folder that holds this place; `None` for a root, or a store's own name.
+    pub fn parent(&self) -> Option<Self> {
+        if let Some(path) = &self.path {
+            return path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty())
+                .map(Self::from_path);
+        }
+        let text = self.text.trim_end_matches('/');
+        let begin = text.find("://").map_or(0, |at| at + 3);
+        let at = text[begin..].rfind('/')?;
+        Some(Self {
+            text: text[..begin + at].to_string(),
+            path: None,
+        })
+    }
+
+    /// Whether it can only be read: a web server.
+    pub fn is_web(&self) -> bool {
+        let scheme = self.text.split_once("://").map_or("", |(scheme, _)| scheme);
+        self.path.is_none() && (scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https"))
     }
 }
 
@@ -155,10 +192,19 @@ mod tests {
             assert!(matches!(error, Error::Unsupported { .. }));
             assert!(error.to_string().starts_with(text), "{error}");
         }
+        let folder = Location::parse("s3://b/x/").unwrap();
+        assert_eq!(folder.join("y/z").to_string(), "s3://b/x/y/z");
+        assert_eq!(folder.join("50% #1?").to_string(), "s3://b/x/50%25 %231%3F");
+        assert_eq!(folder.join_encoded("50%25").to_string(), "s3://b/x/50%25");
+        assert_eq!(folder.join("y").parent().unwrap().to_string(), "s3://b/x");
+        assert_eq!(folder.parent().unwrap().to_string(), "s3://b");
+        assert_eq!(Location::parse("s3://b").unwrap().parent(), None);
         assert_eq!(
-            Location::parse("s3://b/x/").unwrap().join("y/z").to_string(),
-            "s3://b/x/y/z"
+            Location::from_path("a/b").parent(),
+            Some(Location::from_path("a"))
         );
+        assert_eq!(Location::from_path("a").parent(), None);
+        assert!(Location::parse("HTTPS://host/x").unwrap().is_web() && !folder.is_web());
     }
 
     #[test]

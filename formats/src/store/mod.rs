@@ -8,6 +8,7 @@
 //! | find what killed writers have left | [`unfinished`] |
 //! | put a finished folder in its place, or swap it with the old one | [`publish_folder`], [`rename_exchange`] |
 //! | keep two processes off the same folder | [`FileLock`] |
+//! | read, list or delete small files, wherever they are | [`read_file`], [`list_files`], [`remove_file`] |
 //! | talk to a catalog's object store, and wait for it | [`object_store()`], [`block_on`] |
 
 mod atomic;
@@ -24,7 +25,10 @@ pub use atomic::{
 };
 pub use location::Location;
 pub use lock::FileLock;
-pub use object::{block_on, list_objects, object_identity, object_store};
+pub use object::{
+    ListedFile, block_on, list_files, list_objects, object_identity, object_store, read_file, remove_file,
+    size_of_file,
+};
 pub use object_file::{ObjectFile, retries};
 pub use output::{Output, unfinished};
 pub use read_at::{MappedFile, MemoryFile, Part, PositionedFile, ReadAt, open, open_lazy};

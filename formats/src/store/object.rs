@@ -5,8 +5,9 @@ use std::future::Future;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use futures_util::TryStreamExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
@@ -169,6 +170,117 @@ pub fn list_objects(folder: &Location) -> Result<Vec<String>> {
     let mut paths: Vec<String> = found.into_iter().map(|meta| meta.location.to_string()).collect();
     paths.sort();
     Ok(paths)
+}
+
+/// An object of a store, or a file, as [`list_files`] finds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListedFile {
+    /// Path below the folder that was listed, parts separated by `/`.
+    pub relative: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// When it was last written, by the clock of the store.
+    pub modified: SystemTime,
+}
+
+/// All files below a folder, local or of a store, sorted by path; none where there is no such folder. About 100 bytes each in memory; a
+/// store is asked once for every 1,000 of them.
+///
+/// # Errors
+///
+/// As [`list_objects`].
+pub fn list_files(folder: &Location) -> Result<Vec<ListedFile>> {
+    let (store, prefix) = object_store(folder)?;
+    let found: Result<Vec<_>, object_store::Error> = block_on({
+        let prefix = prefix.clone();
+        async move { store.list(Some(&prefix)).try_collect().await }
+    });
+    let found = match found {
+        Ok(found) => found,
+        Err(object_store::Error::NotFound { .. }) => Vec::new(),
+        Err(error) => {
+            return Err(Error::io(folder.to_string(), "list")(std::io::Error::other(
+                error,
+            )));
+        }
+    };
+    let mut files: Vec<ListedFile> = found
+        .into_iter()
+        .filter_map(|meta| {
+            let relative = meta.location.prefix_match(&prefix)?;
+            let relative: Vec<String> = relative.map(|part| part.as_ref().to_string()).collect();
+            Some(ListedFile {
+                relative: relative.join("/"),
+                bytes: meta.size,
+                modified: meta.last_modified.into(),
+            })
+        })
+        .collect();
+    files.sort_by(|a, b| a.relative.cmp(&b.relative));
+    Ok(files)
+}
+
+/// The bytes of a small file or object; `None` if there is none.
+///
+/// # Errors
+///
+/// As [`object_store()`], and [`Error::Io`] of the system or the store.
+pub fn read_file(location: &Location) -> Result<Option<Bytes>> {
+    if let Some(path) = location.as_path() {
+        return match std::fs::read(&path) {
+            Ok(bytes) => Ok(Some(bytes.into())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(&path, "read")(error)),
+        };
+    }
+    let (store, path) = object_store(location)?;
+    let read = async move { store.get(&path).await?.bytes().await };
+    match block_on(read) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(object_store::Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(Error::io(location.to_string(), "read")(std::io::Error::other(
+            error,
+        ))),
+    }
+}
+
+/// The size of an object or a file in bytes; `None` if there is none.
+///
+/// # Errors
+///
+/// As [`read_file`].
+pub fn size_of_file(location: &Location) -> Result<Option<u64>> {
+    if let Some(path) = location.as_path() {
+        return match std::fs::metadata(&path) {
+            Ok(file) => Ok(Some(file.len())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(&path, "look at")(error)),
+        };
+    }
+    let (store, path) = object_store(location)?;
+    match block_on(async move { store.head(&path).await }) {
+        Ok(meta) => Ok(Some(meta.size)),
+        Err(object_store::Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(Error::io(location.to_string(), "look at")(std::io::Error::other(
+            error,
+        ))),
+    }
+}
+
+/// Deletes a file or object. One that is not there is no error.
+///
+/// # Errors
+///
+/// As [`object_store()`], and [`Error::Io`] of the system or the store.
+pub fn remove_file(location: &Location) -> Result<()> {
+    let (store, path) = object_store(location)?;
+    match block_on(async move { store.delete(&path).await }) {
+        Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+        Err(error) => Err(Error::io(location.to_string(), "delete")(std::io::Error::other(
+            error,
+        ))),
+    }
 }
 
 /// A text that changes when the object does: the store's tag and time of change; empty where the store tells neither.

@@ -52,6 +52,7 @@ fn for_people(object: &Value) -> String {
         .as_array()
         .into_iter()
         .flatten()
+        .filter(|tag| tag["version"] == object["version"])
         .map(|tag| text(&tag["name"]))
         .collect();
     if !tags.is_empty() {
@@ -111,7 +112,7 @@ mod tests {
     #[test]
     fn a_description_for_people_has_every_part() {
         let object = json!({
-            "name": "x", "config": null, "version": "1.0.0", "path": "p", "fingerprint": "f", "tags": [{"name": "t"}],
+            "name": "x", "config": null, "version": "1.0.0", "path": "p", "fingerprint": "f", "tags": [{"name": "t", "version": "1.0.0"}, {"name": "u", "version": "2.0.0"}],
             "flags": {"checksum": "skipped"}, "splits": {"train": {"examples": 3, "shards": 1, "bytes": 30}},
             "features": {
                 "image": {"kind": "image", "dtype": "uint8", "shape": [null, 28, 1]},
