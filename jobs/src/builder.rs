@@ -106,6 +106,63 @@ pub trait Builder: Send + Sync {
     /// # Errors
     /// The example is damaged: the job stops, or skips and counts it, as the user asked.
     fn decode(&self, raw: &Raw) -> Result<Vec<(&str, Value)>>;
+
+    /// The same, for builders that see only in the values which split an example belongs to and under which key, or that it is to be left
+    /// out. By default all is as [`read`](Self::read) said.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    fn decode_and_place(&self, raw: &Raw) -> Result<Decoded<'_>> {
+        Ok(Decoded::Example(self.decode(raw)?))
+    }
+
+    /// The same builder with the files that its sources' patterns stand for now, where it has such: `from` are files and folders to look in,
+    /// or nothing for the sources' own places. Called once, before anything else is asked of it but the name.
+    ///
+    /// # Errors
+    /// A place that cannot be read, or a pattern that nothing fits.
+    fn with_files(&self, from: &[String]) -> Result<Option<Arc<dyn Builder>>> {
+        let _ = from;
+        Ok(None)
+    }
+
+    /// What only the sources tell, such as the types of columns: a text for [`with_learned`](Self::with_learned), the same for any number
+    /// of threads. `None` where the spec is complete as it is.
+    ///
+    /// # Errors
+    /// The sources are unusable, or do not tell.
+    fn learn(&self, sources: &[Source], workers: usize) -> Result<Option<String>> {
+        let _ = (sources, workers);
+        Ok(None)
+    }
+
+    /// The same builder with a complete spec, by what [`learn`](Self::learn) gave, in this process or another one.
+    ///
+    /// # Errors
+    /// The text is not this builder's.
+    fn with_learned(&self, learned: &str) -> Result<Arc<dyn Builder>> {
+        let _ = learned;
+        anyhow::bail!("this builder learns nothing from its sources")
+    }
+
+    /// What the user should know of the result, once all is learnt.
+    fn notes(&self) -> Option<String> {
+        None
+    }
+}
+
+/// What [`Builder::decode_and_place`] made of a raw example.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Decoded<'a> {
+    /// An example where [`Builder::read`] put it.
+    Example(Vec<(&'a str, Value)>),
+    /// An example of this split, under this key (`None`: the one that it has).
+    Placed(Vec<(&'a str, Value)>, usize, Option<Key>),
+    /// An example whose split follows from its record: of `fractions` of all hashes, as they add up, the first one that is larger.
+    ByContent(Vec<(&'a str, Value)>, &'a [f64], Option<Key>),
+    /// It is left out, as the recipe says.
+    LeftOut,
 }
 
 /// How records are ordered and cut into shards.
@@ -115,6 +172,8 @@ pub enum Layout {
     /// As TFDS: sorted by the hash of split and key.
     #[default]
     Tfds,
+    /// Each source has shards of its own, in the order of its examples.
+    BySource,
 }
 
 impl Layout {
@@ -122,6 +181,7 @@ impl Layout {
     pub fn name(self) -> &'static str {
         match self {
             Self::Tfds => "tfds",
+            Self::BySource => "by-source",
         }
     }
 }
@@ -144,6 +204,8 @@ pub struct DatasetSpec {
     pub description: String,
     /// How to cite it.
     pub citation: String,
+    /// Under which licence it may be used.
+    pub licence: Option<String>,
     /// Home pages.
     pub urls: Vec<String>,
     /// Python module of the TFDS builder whose dataset this is.
@@ -173,6 +235,7 @@ impl DatasetSpec {
             version: version.into(),
             description: String::new(),
             citation: String::new(),
+            licence: None,
             urls: Vec::new(),
             module_name: None,
             supervised_keys: None,
@@ -189,6 +252,19 @@ impl DatasetSpec {
     pub fn source(mut self, source: SourceSpec) -> Self {
         self.sources.push(source);
         self
+    }
+
+    /// In how many groups examples are sorted and cut into shards: splits, or in the layout by source the sources of each split.
+    pub(crate) fn num_groups(&self) -> usize {
+        self.splits.len() * self.sources_of_split()
+    }
+
+    /// Groups of each split, which are numbered in a row.
+    pub(crate) fn sources_of_split(&self) -> usize {
+        match self.layout {
+            Layout::Tfds => 1,
+            Layout::BySource => self.sources.len(),
+        }
     }
 
     /// Adds a split, whose shards are as many as its size asks for.
@@ -264,6 +340,23 @@ impl SourceSpec {
         }
     }
 
+    /// A local file that a pattern stood for, or some files of a folder, which count as one source.
+    pub(crate) fn found(path: impl Into<PathBuf>, files: Option<Arc<FileSet>>) -> Self {
+        let path = path.into();
+        Self {
+            place: SourcePlace::Found(path.clone(), files),
+            ..Self::path(path)
+        }
+    }
+
+    /// The files of the folder that it stands for, where it is not a file or all of a folder.
+    pub(crate) fn files(&self) -> Option<&Arc<FileSet>> {
+        match &self.place {
+            SourcePlace::Found(_, files) => files.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Whether size and hash are fixed.
     pub fn is_pinned(&self) -> bool {
         self.bytes.is_some() && self.sha256.is_some()
@@ -278,8 +371,42 @@ pub enum SourcePlace {
     Url(Url),
     /// A local file.
     Path(PathBuf),
+    /// A local file that a pattern stood for, or of this folder these files, which count as one source. It lies there, whatever the user says of
+    /// other sources.
+    Found(PathBuf, Option<Arc<FileSet>>),
     /// Only the user has it.
     Unknown,
+}
+
+/// Some of the files under a folder, as one source: a path a line in one string, so that a million take about as much as their names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FileSet {
+    paths: String,
+    count: u64,
+}
+
+impl FileSet {
+    /// Adds a file by its path from the folder, with `/`.
+    pub fn push(&mut self, path: &str) {
+        self.paths.push_str(path);
+        self.paths.push('\0');
+        self.count += 1;
+    }
+
+    /// The paths, in the order in which they were added.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.paths.split_terminator('\0')
+    }
+
+    /// How many files there are.
+    pub fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
 }
 
 impl SourcePlace {
@@ -291,7 +418,7 @@ impl SourcePlace {
                 .next_back()
                 .filter(|name| !name.is_empty())
                 .map(str::to_owned),
-            Self::Path(path) => Some(path.file_name()?.to_str()?.to_owned()),
+            Self::Path(path) | Self::Found(path, _) => Some(path.file_name()?.to_str()?.to_owned()),
             Self::Unknown => None,
         }
     }
@@ -313,6 +440,7 @@ pub struct Source {
     pub name: String,
     index: u32,
     path: PathBuf,
+    files: Option<Arc<FileSet>>,
     bytes: u64,
     meter: Arc<Meter>,
     monitor: Arc<Monitor>,
@@ -323,6 +451,7 @@ impl Source {
         name: String,
         index: u32,
         path: PathBuf,
+        files: Option<Arc<FileSet>>,
         bytes: u64,
         meter: Arc<Meter>,
         monitor: Arc<Monitor>,
@@ -331,10 +460,21 @@ impl Source {
             name,
             index,
             path,
+            files,
             bytes,
             meter,
             monitor,
         }
+    }
+
+    /// Position among the spec's sources.
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The files under [`path`](Self::path) that it stands for, where it is some of a folder.
+    pub(crate) fn files(&self) -> Option<&FileSet> {
+        self.files.as_deref()
     }
 
     /// Where it lies.
@@ -439,6 +579,28 @@ pub struct Raw {
     pub tag: u64,
     /// Where the value of the feature [`Builder::payload`] lies, if it stays there until the example is written.
     pub extent: Option<Extent>,
+    /// Where it stands in its source, for the layout by source.
+    pub(crate) standing: Standing,
+}
+
+/// Where an example stands: its source, the file in it, and how far into the source that is, of 2^64: it may be the same for many, but
+/// never falls along the source. Examples are dealt to workers by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Standing {
+    pub(crate) source: u32,
+    pub(crate) file: u32,
+    pub(crate) way: u64,
+}
+
+impl Standing {
+    /// The key by which examples of a source are sorted: unique for 2^24 files of 2^40 examples each.
+    pub(crate) fn key(&self, record: u64) -> [u8; 16] {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&self.way.to_be_bytes());
+        let place = u64::from(self.file) << 40 | record & ((1 << 40) - 1);
+        key[8..].copy_from_slice(&place.to_be_bytes());
+        key
+    }
 }
 
 /// A range of bytes of a source that is on this machine and not packed: from [`Source::extent`].
@@ -472,6 +634,7 @@ impl Raw {
             data: data.into(),
             tag: 0,
             extent: None,
+            standing: Standing::default(),
         }
     }
 

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::build::OnError;
 use crate::build::payload::{self, PartNames, Payloads};
 use crate::build::shard::{ShardSummary, Shards};
-use crate::builder::{Builder, Input, Output, OutputSink, Raw, Source, StartOver};
+use crate::builder::{Builder, Decoded, Input, Layout, Output, OutputSink, Raw, Source, StartOver};
 use crate::error::{Cancelled, Carried, Hinted};
 use crate::monitor::{Meter, Monitor, Unit};
 use crate::team::{self, Team};
@@ -76,6 +76,8 @@ struct Ledger {
     parts: Arc<PartNames>,
     skipped: Vec<AtomicU64>,
     total_skipped: AtomicU64,
+    /// Examples that the recipe leaves out.
+    left_out: AtomicU64,
     on_error: OnError,
     features: Features,
     splits: Vec<String>,
@@ -89,8 +91,12 @@ impl Ledger {
         let place = self.parts.place(part, record);
         let most = match self.on_error {
             OnError::Fail => {
-                let hint =
-                    "the source is damaged; get it again, or leave such records out with `--on-error skip`";
+                let hint = match crate::error::find::<Hinted>(&reason) {
+                    // Whoever found it knows better.
+                    Some(hinted) => hinted.hint.clone(),
+                    None => "the source is damaged; get it again, or leave such records out with `--on-error skip`"
+                        .to_owned(),
+                };
                 return Err(reason.context(Hinted::new(place, hint)));
             }
             OnError::Skip(most) => most,
@@ -127,6 +133,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
         parts: Arc::clone(&plan.shards.parts),
         skipped: (0..num_splits).map(|_| AtomicU64::new(0)).collect(),
         total_skipped: AtomicU64::new(0),
+        left_out: AtomicU64::new(0),
         on_error: plan.on_error,
         features: spec.features.clone(),
         splits: spec.splits.iter().map(|split| split.name.clone()).collect(),
@@ -153,7 +160,8 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     }
 
     let totals: Arc<OnceLock<Vec<SplitTotals>>> = Arc::clone(&plan.shards.totals);
-    let num_inputs = plan.builder.inputs().len();
+    let inputs = Arc::new(plan.builder.inputs());
+    let (num_inputs, num_groups) = (inputs.len(), spec.num_groups());
     let (builder, sources) = (Arc::clone(&plan.builder), Arc::clone(&plan.sources));
     let shards = Arc::new(plan.shards);
     let by_reference = plan.by_reference;
@@ -164,9 +172,11 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
         let num_shards = plan.num_shards.clone();
         move |pipeline: &prep_dataflow::Pipeline<'_>| {
             let reader = (Arc::clone(&builder), Arc::clone(&sources), Arc::clone(&ledger));
+            let inputs = Arc::clone(&inputs);
             let open = move |index: usize| -> Result<Reading, BoxError> {
                 let (builder, sources, ledger) = &reader;
-                Reading::start(index, builder, sources, ledger, by_reference).map_err(Carried::boxed)
+                let input = (index, Arc::clone(&inputs));
+                Reading::start(input, builder, sources, ledger, by_reference).map_err(Carried::boxed)
             };
             let mut encoder = Encoder {
                 builder: Arc::clone(&builder),
@@ -178,6 +188,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
                     .iter()
                     .map(|split| KeyHasher::new(&split.name))
                     .collect(),
+                sources: (spec.layout == Layout::BySource).then(|| spec.sources_of_split()),
                 buffer: Vec::new(),
             };
             let (plan_totals, plan_spec, plan_shards) =
@@ -187,7 +198,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
                 encode_meter.finish();
                 write_meter.set_total(totals.iter().map(|split| split.records).sum());
                 let _ = plan_totals.set(totals.to_vec());
-                cut(&plan_spec.splits, &plan_shards, totals).map_err(Carried::boxed)
+                cut(&plan_spec, &plan_shards, totals).map_err(Carried::boxed)
             };
             pipeline
                 .source("read", (0..num_inputs).collect(), open)
@@ -197,7 +208,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
                 })
                 .sort(
                     "sort",
-                    SortOptions::new(num_splits as u32).size(payload::record_bytes),
+                    SortOptions::new(num_groups as u32).size(payload::record_bytes),
                 )
                 .write_shards("write", cut, SharedShards(Arc::clone(&shards)))
                 .collect(&collected);
@@ -225,6 +236,12 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     drop(watched);
     let counts = settle(&plan.team, plan.may_restart, result, &ledger, &spec, &progress)?;
     encode_meter.finish();
+    if counts.left_out > 0 {
+        monitor.note(format!(
+            "{} examples left out, as the recipe says",
+            counts.left_out
+        ));
+    }
 
     let mut written = collected.take();
     written.sort_by_key(|written| (written.shard.split, written.shard.index));
@@ -243,6 +260,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Counts {
     skipped: Vec<u64>,
+    left_out: u64,
     class_names: Vec<(String, Vec<String>)>,
     peak_held_bytes: u64,
     spilled_bytes: u64,
@@ -272,6 +290,7 @@ fn settle(
             .iter()
             .map(|count| count.load(Ordering::Relaxed))
             .collect(),
+        left_out: ledger.left_out.load(Ordering::Relaxed),
         class_names: std::mem::take(&mut *ledger.class_names.lock().unwrap_or_else(PoisonError::into_inner)),
         peak_held_bytes: progress.peak_held_bytes(),
         spilled_bytes: progress.spilled_bytes(),
@@ -345,6 +364,7 @@ impl Counts {
         for (sum, count) in self.skipped.iter_mut().zip(other.skipped) {
             *sum += count;
         }
+        self.left_out += other.left_out;
         // All processes that know the names of a class have them from the same sources.
         for (feature, names) in other.class_names {
             if !self.class_names.iter().any(|(known, _)| *known == feature) {
@@ -378,26 +398,36 @@ impl prep_dataflow::ShardSink for SharedShards {
     }
 }
 
-/// Where TFDS cuts each split.
+/// Where TFDS cuts each split, or each source of a split.
 fn cut(
-    splits: &[crate::builder::SplitSpec],
+    spec: &crate::builder::DatasetSpec,
     num_shards: &[Option<u64>],
     totals: &[SplitTotals],
 ) -> Result<Vec<SplitPlan>> {
     let mut plans = Vec::new();
-    for ((split, wanted), totals) in splits.iter().zip(num_shards).zip(totals) {
-        if totals.records == 0 {
+    let groups = totals.chunks(spec.sources_of_split().max(1));
+    for ((split, wanted), groups) in spec.splits.iter().zip(num_shards).zip(groups) {
+        if groups.iter().all(|totals| totals.records == 0) {
             bail!("split `{}` has no examples", split.name);
         }
-        let holds = split.shards_for.is_none_or(|examples| examples == totals.records);
-        let count = wanted
-            .filter(|_| holds)
-            .unwrap_or_else(|| tfds::number_of_shards(totals.bytes, totals.records));
-        let ends = tfds::shard_boundaries(totals.records, count)
-            .with_context(|| format!("could not cut split `{}` into shards", split.name))?;
-        plans.push(SplitPlan {
-            boundaries: std::iter::once(0).chain(ends).collect(),
-        });
+        for totals in groups {
+            if totals.records == 0 {
+                // A source that gives this split nothing.
+                plans.push(SplitPlan {
+                    boundaries: Vec::new(),
+                });
+                continue;
+            }
+            let holds = split.shards_for.is_none_or(|examples| examples == totals.records);
+            let count = wanted
+                .filter(|_| holds)
+                .unwrap_or_else(|| tfds::number_of_shards(totals.bytes, totals.records));
+            let ends = tfds::shard_boundaries(totals.records, count)
+                .with_context(|| format!("could not cut split `{}` into shards", split.name))?;
+            plans.push(SplitPlan {
+                boundaries: std::iter::once(0).chain(ends).collect(),
+            });
+        }
     }
     Ok(plans)
 }
@@ -419,7 +449,7 @@ fn translate(error: Error, ledger: &Ledger, spec: &crate::builder::DatasetSpec) 
             });
             let split = spec
                 .splits
-                .get(split as usize)
+                .get(split as usize / spec.sources_of_split().max(1))
                 .map_or("?", |split| split.name.as_str());
             Hinted::new(
                 format!(
@@ -441,28 +471,56 @@ struct Encoder {
     meter: Arc<Meter>,
     example: prep_formats::features::ExampleEncoder,
     hashers: Vec<KeyHasher>,
+    /// In the layout by source, how many there are.
+    sources: Option<usize>,
     buffer: Vec<u8>,
+}
+
+/// Hashes for fractions are salted with this.
+pub(crate) const FRACTION_SALT: &str = "prep fraction";
+
+/// Which of the fractions, as they add up, a hash falls into.
+pub(crate) fn fraction_of(fractions: &[f64], hash: u128) -> usize {
+    // The upper 53 bits are exact as a float.
+    let share = (hash >> 75) as f64 / (1u64 << 53) as f64;
+    let found = fractions.iter().position(|end| share < *end);
+    found.unwrap_or(fractions.len().saturating_sub(1))
 }
 
 impl Encoder {
     fn encode(&mut self, raw: &Raw) -> Result<Option<Record>> {
-        let Some(hasher) = self.hashers.get(raw.split) else {
-            bail!(
-                "{}: there is no split {}",
-                self.ledger.parts.place(raw.part, raw.record),
-                raw.split
-            );
-        };
-        let hasher = hasher.clone();
         let encoded = self.encode_parts(raw);
         self.meter.add(1);
-        if let Err(reason) = encoded {
-            self.ledger.fault(raw.split, raw.part, raw.record, reason)?;
-            return Ok(None);
-        }
+        let (split, key) = match encoded {
+            Ok(Some(place)) => place,
+            Ok(None) => {
+                self.ledger.left_out.fetch_add(1, Ordering::Relaxed);
+                return Ok(None);
+            }
+            Err(reason) => {
+                self.ledger.fault(raw.split, raw.part, raw.record, reason)?;
+                return Ok(None);
+            }
+        };
+        let Some(hasher) = self.hashers.get(split) else {
+            bail!(
+                "{}: there is no split {split}",
+                self.ledger.parts.place(raw.part, raw.record)
+            );
+        };
+        let (split, key) = match self.sources {
+            None => {
+                let hash = hasher.clone().hash(key.as_ref().unwrap_or(&raw.key));
+                (split, hash.to_be_bytes())
+            }
+            Some(sources) => (
+                split * sources + raw.standing.source as usize,
+                raw.standing.key(raw.record),
+            ),
+        };
         Ok(Some(Record {
-            split: raw.split as u32,
-            key: hasher.hash(&raw.key).to_be_bytes(),
+            split: split as u32,
+            key,
             origin: prep_dataflow::origin(raw.part, raw.record),
             data: bytes::Bytes::copy_from_slice(&self.buffer),
         }))
@@ -473,13 +531,30 @@ impl Encoder {
 const MOST_RECORD_BYTES: u64 = (1 << 31) - 1;
 
 impl Encoder {
-    /// Fills the buffer with the record, or with what is around its payload.
-    fn encode_parts(&mut self, raw: &Raw) -> Result<()> {
-        let values = self.builder.decode(raw)?;
+    /// Fills the buffer with the record, or with what is around its payload, and says where it belongs; `None` for what is left out.
+    fn encode_parts(&mut self, raw: &Raw) -> Result<Option<(usize, Option<tfds::Key>)>> {
+        let decoded = self.builder.decode_and_place(raw)?;
         self.buffer.clear();
+        let values = match decoded {
+            Decoded::Example(values) => values,
+            Decoded::LeftOut => return Ok(None),
+            Decoded::Placed(values, split, key) => {
+                payload::begin_whole(&mut self.buffer);
+                self.example.encode(&values, &mut self.buffer)?;
+                return Ok(Some((split, key)));
+            }
+            Decoded::ByContent(values, fractions, key) => {
+                payload::begin_whole(&mut self.buffer);
+                self.example.encode(&values, &mut self.buffer)?;
+                let content = tfds::Key::Bytes(self.buffer[1..].to_vec());
+                let hash = tfds::key_hash(FRACTION_SALT, &content);
+                return Ok(Some((fraction_of(fractions, hash), key)));
+            }
+        };
         let Some(extent) = &raw.extent else {
             payload::begin_whole(&mut self.buffer);
-            return Ok(self.example.encode(&values, &mut self.buffer)?);
+            self.example.encode(&values, &mut self.buffer)?;
+            return Ok(Some((raw.split, None)));
         };
         let Some(feature) = self.builder.payload() else {
             bail!("the builder does not say which feature the bytes of its sources are");
@@ -493,7 +568,7 @@ impl Encoder {
         if bytes > MOST_RECORD_BYTES {
             bail!("it would make a record of {bytes} bytes; the limit is {MOST_RECORD_BYTES}");
         }
-        Ok(())
+        Ok(Some((raw.split, None)))
     }
 }
 
@@ -506,7 +581,7 @@ struct Reading {
 
 impl Reading {
     fn start(
-        index: usize,
+        (index, inputs): (usize, Arc<Vec<Vec<usize>>>),
         builder: &Arc<dyn Builder>,
         sources: &Arc<Vec<Source>>,
         ledger: &Arc<Ledger>,
@@ -515,7 +590,6 @@ impl Reading {
         let (sender, batches) = sync_channel(2);
         let (builder, sources, ledger) = (Arc::clone(builder), Arc::clone(sources), Arc::clone(ledger));
         let read = move || {
-            let inputs = builder.inputs();
             let input = Input {
                 index,
                 sources: inputs[index].iter().map(|source| &sources[*source]).collect(),

@@ -85,7 +85,7 @@ fn manifest(
         let shards: Vec<_> = output
             .shards
             .iter()
-            .filter(|shard| shard.split as usize == index)
+            .filter(|shard| shard.split as usize / spec.sources_of_split().max(1) == index)
             .collect();
         let mut hash = SequenceHash::default();
         for shard in &shards {
@@ -140,6 +140,7 @@ fn dataset_info(spec: &DatasetSpec, manifest: &Manifest) -> DatasetInfo {
         version: spec.version.clone(),
         description: spec.description.clone(),
         citation: spec.citation.clone(),
+        license: spec.licence.clone(),
         urls: spec.urls.clone(),
         module_name: spec.module_name.clone(),
         // What users have to get by themselves is not downloaded.

@@ -16,6 +16,8 @@ pub(crate) enum Entry {
         bytes: u64,
         sha256: String,
     },
+    /// What the builder learnt from the sources.
+    Learned { text: String },
     /// A shard was written, and is durable.
     Shard(ShardSummary),
     /// All shards of all splits were written from sources with these checksums, in the recipe's order.
@@ -27,7 +29,7 @@ pub(crate) enum Entry {
 pub(crate) struct Written {
     /// (name, bytes, SHA-256) of each source.
     pub(crate) sources: Vec<(String, u64, String)>,
-    /// Number of shards of each split.
+    /// Number of shards of each split, or of each source of a split.
     pub(crate) num_shards: Vec<u64>,
     /// Records left out of each split.
     pub(crate) skipped: Vec<u64>,

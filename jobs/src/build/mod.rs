@@ -18,7 +18,7 @@ pub(crate) mod staging;
 mod verify;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -33,14 +33,15 @@ use crate::build::payload::{PartNames, Payloads};
 use crate::build::publish::{Found, Registry};
 use crate::build::shard::{ShardSummary, Shards};
 use crate::build::staging::Staging;
-use crate::builder::{Builder, DatasetSpec, Source, StartOver};
+use crate::builder::{Builder, DatasetSpec, Layout, Source, StartOver};
 use crate::error::Hinted;
 use crate::explain::{Flow, Graph};
 use crate::fetch::{self, Checksum, ChecksumThread, FetchOptions, Fetched, Located};
-use crate::monitor::{Monitor, Unit};
+use crate::monitor::{Meter, Monitor, Unit};
 use crate::resources;
 use crate::team::Team;
 
+pub(crate) use graph::{FRACTION_SALT, fraction_of};
 pub use shard::shard_file_name;
 
 /// Raise when the same recipe and sources give other bytes than before: builds of the old are then not "up to date".
@@ -412,8 +413,8 @@ fn build_together(request: BuildRequest, team: &Team) -> Result<BuildOutcome> {
 /// What process 0 tells the others to do.
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
-    /// Run the graph on these sources, with a builder of this identity.
-    Run(Vec<Fetched>, String),
+    /// Run the graph on these sources, with a builder of this identity that has learnt this.
+    Run(Vec<Fetched>, String, Option<String>),
     /// The job is over.
     Done(Done),
 }
@@ -433,7 +434,31 @@ struct Build {
     spec: DatasetSpec,
     registry: Registry,
     recipe_sha256: String,
+    /// The builder that knows what its sources tell, and the text that made it so.
+    learned: Mutex<Option<(Arc<dyn Builder>, String)>>,
     started: Instant,
+}
+
+/// The builder's spec with the shards that the request asks for.
+fn shaped(request: &BuildRequest) -> Result<DatasetSpec> {
+    let mut spec = request.builder.spec().clone();
+    if spec.splits.is_empty() {
+        bail!("the builder has no splits");
+    }
+    if let Some(shards) = request.shards {
+        if spec.layout == Layout::BySource {
+            return Err(Hinted::new(
+                "`--shards` is the number of shards of a split, and in the layout `by-source` each source has shards of its own",
+                "leave it out, or set `layout = \"tfds\"` in the recipe",
+            )
+            .into());
+        }
+        for split in &mut spec.splits {
+            split.shards = Some(shards);
+            split.shards_for = None;
+        }
+    }
+    Ok(spec)
 }
 
 /// What the job graph or an earlier run's journal says.
@@ -460,27 +485,74 @@ impl From<Finished> for Output {
 }
 
 impl Build {
-    fn new(request: BuildRequest) -> Result<Self> {
-        let mut spec = request.builder.spec().clone();
-        if spec.splits.is_empty() {
-            bail!("the builder has no splits");
+    fn new(mut request: BuildRequest) -> Result<Self> {
+        // What the recipe says counts for whether it is the same, and not what its patterns stand for: sources are compared by themselves.
+        let recipe_sha256 = identity(&shaped(&request)?, &request.builder.identity());
+        if let Some(found) = request.builder.with_files(&request.from)? {
+            request.builder = found;
         }
-        if let Some(shards) = request.shards {
-            for split in &mut spec.splits {
-                split.shards = Some(shards);
-                split.shards_for = None;
-            }
-        }
+        let spec = shaped(&request)?;
         WriteOptions::parse(&spec.options).context("the builder's options of shards")?;
         let registry = Registry::open(&spec, request.catalog.as_deref(), request.data_dir.as_deref())?;
-        let recipe_sha256 = identity(&spec, &request.builder.identity());
         Ok(Self {
             request,
             spec,
             registry,
             recipe_sha256,
+            learned: Mutex::default(),
             started: Instant::now(),
         })
+    }
+
+    /// Has the builder learn what it can only learn from its sources, or told it by an earlier run or another process.
+    fn learn(&self, told: Option<String>, fetched: &[Fetched], journal: Option<&Journal>) -> Result<()> {
+        let builder = &self.request.builder;
+        let text = match told {
+            Some(text) => text,
+            None => {
+                let total = fetched.iter().map(|source| source.bytes).sum();
+                let meter = self.request.monitor.stage("learn", Unit::Bytes, Some(total));
+                let sources = self.sources(fetched, &meter);
+                let learned = builder.learn(&sources, self.request.workers)?;
+                meter.finish();
+                self.request.monitor.forget(&meter);
+                let Some(text) = learned else { return Ok(()) };
+                if let Some(journal) = journal {
+                    journal.add(&Entry::Learned { text: text.clone() })?;
+                }
+                text
+            }
+        };
+        let knowing = builder.with_learned(&text)?;
+        if let Some(notes) = knowing.notes() {
+            self.request.monitor.note(notes);
+        }
+        *self.learned.lock().unwrap_or_else(PoisonError::into_inner) = Some((knowing, text));
+        Ok(())
+    }
+
+    /// The builder, with what it has learnt.
+    fn builder(&self) -> Arc<dyn Builder> {
+        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        let knowing = learned.as_ref().map(|(builder, _)| builder);
+        Arc::clone(knowing.unwrap_or(&self.request.builder))
+    }
+
+    /// The sources, ready to be read.
+    fn sources(&self, fetched: &[Fetched], meter: &Arc<Meter>) -> Vec<Source> {
+        let specs = self.spec.sources.iter();
+        let source = |(index, (source, spec)): (usize, (&Fetched, &crate::builder::SourceSpec))| {
+            Source::new(
+                source.name.clone(),
+                index as u32,
+                source.path.clone(),
+                spec.files().cloned(),
+                source.bytes,
+                Arc::clone(meter),
+                Arc::clone(&self.request.monitor),
+            )
+        };
+        fetched.iter().zip(specs).enumerate().map(source).collect()
     }
 
     fn run(&self) -> Result<BuildOutcome> {
@@ -583,7 +655,8 @@ impl Build {
                 // An address that the recipe vouches for needs no second download.
                 Some(Located::Url(_)) | None if pinned && self.request.from.is_empty() => {}
                 Some(Located::File(path)) => {
-                    let same_size = fetch::local::size_of(path).is_ok_and(|bytes| bytes == there.bytes);
+                    let same_size = fetch::local::size_of(path, spec.files().map(|files| &**files))
+                        .is_ok_and(|bytes| bytes == there.bytes);
                     let same = same_size && {
                         let sum = fetch::identify(spec, path, &self.request.monitor)?;
                         info::source(&there.name, &sum) == *there
@@ -665,7 +738,7 @@ impl Build {
         for (spec, place) in self.spec.sources.iter().zip(located) {
             let (text, bytes, there) = match place {
                 Located::File(path) => {
-                    let bytes = fetch::local::size_of(path).ok();
+                    let bytes = fetch::local::size_of(path, spec.files().map(|files| &**files)).ok();
                     (path.display().to_string(), bytes, estimate::unpacked_bytes(path))
                 }
                 Located::Url(url) => (fetch::shown(url), spec.bytes, None),
@@ -844,7 +917,12 @@ impl Build {
         )?;
         let checksums = ChecksumThread::start(&self.spec.sources, &fetched, monitor)?;
         let entries = self.still_true(staging, entries, &fetched)?;
-        let resumed = resume(staging, &entries, self.spec.splits.len());
+        let told = entries.iter().rev().find_map(|entry| match entry {
+            Entry::Learned { text } => Some(text.clone()),
+            _ => None,
+        });
+        self.learn(told, &fetched, Some(&journal))?;
+        let resumed = resume(staging, &entries, self.spec.num_groups());
         let (output, checksums) = match resumed {
             Some((output, written)) => {
                 monitor.note("all shards are there from an earlier run");
@@ -852,6 +930,7 @@ impl Build {
                 if written.sources != named(&fetched, &sums) {
                     // The user's files changed between the runs.
                     staging.discard_output()?;
+                    self.learn(None, &fetched, Some(&journal))?;
                     let sums = ChecksumThread::start(&self.spec.sources, &fetched, monitor)?;
                     self.write_shards(staging, &journal, Vec::new(), &fetched, sums)?
                 } else {
@@ -876,7 +955,7 @@ impl Build {
             sources.push(match place {
                 _ if self.request.check_sums && spec.is_pinned() => "as the recipe says".to_owned(),
                 Located::Url(url) => url.to_string(),
-                Located::File(path) => fetch::local::stamp_of(path)?,
+                Located::File(path) => fetch::local::stamp_of(path, spec.files().map(|files| &**files))?,
             });
         }
         let pins: Vec<Option<String>> = self
@@ -919,7 +998,7 @@ impl Build {
         let (mut downloads, mut sources) = (0, 0);
         for (spec, place) in self.spec.sources.iter().zip(located) {
             let size = match place {
-                Located::File(path) => fetch::local::size_of(path).ok(),
+                Located::File(path) => fetch::local::size_of(path, spec.files().map(|files| &**files)).ok(),
                 Located::Url(_) => spec.bytes,
             };
             let Some(size) = size else {
@@ -1062,7 +1141,9 @@ impl Build {
             for source in &mut sources {
                 source.path = absolute(&source.path)?;
             }
-            team.tell(&Order::Run(sources, self.recipe_sha256.clone()))?;
+            let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+            let learned = learned.as_ref().map(|(_, text)| text.clone());
+            team.tell(&Order::Run(sources, self.recipe_sha256.clone(), learned))?;
         }
         let inside = team.enter_folder(staging.root(), &self.request.monitor)?;
         let result = self.run_graph(staging, journal, &finished, fetched);
@@ -1074,7 +1155,7 @@ impl Build {
         };
         let sums = self.checked(sums, fetched)?;
         let finished = result?;
-        let mut num_shards = vec![0; self.spec.splits.len()];
+        let mut num_shards = vec![0; self.spec.num_groups()];
         for shard in &finished.shards {
             num_shards[shard.split as usize] = u64::from(shard.num_shards);
         }
@@ -1100,17 +1181,27 @@ impl Build {
                     outcome.path = done.path;
                     return Ok(outcome);
                 }
-                Order::Run(fetched, recipe_sha256) => {
+                Order::Run(fetched, recipe_sha256, learned) => {
                     let inside = team.enter_folder(staging.root(), &self.request.monitor)?;
                     if recipe_sha256 != self.recipe_sha256 {
                         bail!(
                             "this process and process 0 do not build the same dataset: their recipes differ"
                         );
                     }
-                    for source in &fetched {
+                    if fetched.len() != self.spec.sources.len() {
+                        bail!(
+                            "this process sees {} sources, and process 0 sees {}",
+                            self.spec.sources.len(),
+                            fetched.len()
+                        );
+                    }
+                    for (source, spec) in fetched.iter().zip(&self.spec.sources) {
                         let shown = source.path.display();
                         let there = std::fs::metadata(&source.path)
                             .with_context(|| format!("could not read {shown}, which process 0 sees"))?;
+                        if there.is_dir() && source.name == spec.name {
+                            continue;
+                        }
                         if there.len() != source.bytes {
                             bail!(
                                 "{shown} has {} bytes here, and {} where process 0 runs",
@@ -1118,6 +1209,9 @@ impl Build {
                                 source.bytes
                             );
                         }
+                    }
+                    if learned.is_some() {
+                        self.learn(learned, &fetched, None)?;
                     }
                     let (journal, _) = staging.journal(team.index())?;
                     self.run_graph(&staging, &Arc::new(journal), &[], &fetched)?;
@@ -1142,25 +1236,14 @@ impl Build {
         loop {
             let total = fetched.iter().map(|source| source.bytes).sum();
             let meter = monitor.stage("read", Unit::Bytes, Some(total));
-            let source = |(index, source): (usize, &Fetched)| {
-                let (meter, monitor) = (Arc::clone(&meter), Arc::clone(monitor));
-                Source::new(
-                    source.name.clone(),
-                    index as u32,
-                    source.path.clone(),
-                    source.bytes,
-                    meter,
-                    monitor,
-                )
-            };
-            let sources: Arc<Vec<Source>> = Arc::new(fetched.iter().enumerate().map(source).collect());
+            let sources: Arc<Vec<Source>> = Arc::new(self.sources(fetched, &meter));
             let by_reference = request.by_reference && request.builder.payload().is_some();
             let payloads = by_reference.then(|| Arc::new(Payloads::new(Arc::clone(&sources))));
             let write_meter = monitor.stage("write", Unit::Examples, None);
             let shards = Shards {
                 folder: staging.out(),
                 dataset: self.spec.name.clone(),
-                splits: self.spec.splits.iter().map(|split| split.name.clone()).collect(),
+                groups: groups(&self.spec),
                 options: WriteOptions::parse(&self.spec.options)?,
                 journal: Arc::clone(journal),
                 finished: finished.to_vec(),
@@ -1171,7 +1254,7 @@ impl Build {
                 payloads,
             };
             let result = graph::run(Plan {
-                builder: Arc::clone(&request.builder),
+                builder: self.builder(),
                 sources,
                 shards,
                 num_shards: self.spec.splits.iter().map(|split| split.shards).collect(),
@@ -1215,7 +1298,9 @@ impl Build {
         );
         verify::verify(&out, &mut output.shards, self.request.workers, &meter, monitor)?;
         meter.finish();
-        let manifest = info::write(&self.spec, &self.recipe_sha256, fetched, sums, &output, &out)?;
+        let mut spec = self.spec.clone();
+        spec.features = self.builder().spec().features.clone();
+        let manifest = info::write(&spec, &self.recipe_sha256, fetched, sums, &output, &out)?;
         monitor.shards_found(output.found);
         let _span = monitor.span("publish", "publish");
         // From here on a stop would only leave work for the next run.
@@ -1347,7 +1432,7 @@ fn identity(spec: &DatasetSpec, builder: &str) -> String {
         .map(|split| serde_json::json!([split.name, split.shards]))
         .collect();
     let sources: Vec<&str> = spec.sources.iter().map(|source| source.name.as_str()).collect();
-    let identity = serde_json::json!({
+    let mut identity = serde_json::json!({
         "revision": OUTPUT_REVISION,
         "name": spec.name,
         "config": spec.config,
@@ -1366,7 +1451,43 @@ fn identity(spec: &DatasetSpec, builder: &str) -> String {
         "options": spec.options,
         "builder": builder,
     });
+    if let Some(licence) = &spec.licence {
+        identity["licence"] = licence.as_str().into();
+    }
     hex::encode(Sha256::digest(identity.to_string()))
+}
+
+/// What stands for each group of examples in the names of its shards: the split; and where each source has shards of its own, the beginning of
+/// its file's name and a hash of all of it, so that a name does not depend on which other sources there are.
+fn groups(spec: &DatasetSpec) -> Vec<String> {
+    let splits = spec.splits.iter();
+    if spec.layout == Layout::Tfds {
+        return splits.map(|split| split.name.clone()).collect();
+    }
+    let label = |source: &crate::builder::SourceSpec| {
+        let file = source.name.rsplit('/').next().unwrap_or_default();
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || c == '_' {
+                c
+            } else {
+                '-'
+            }
+        };
+        let stem: String = file
+            .split('.')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .take(32)
+            .map(plain)
+            .collect();
+        let hash = blake3::hash(source.name.as_bytes()).to_hex();
+        format!("{stem}-{}", &hash[..12])
+    };
+    let labels: Vec<String> = spec.sources.iter().map(label).collect();
+    splits
+        .flat_map(|split| labels.iter().map(|label| format!("{}.{label}", split.name)))
+        .collect()
 }
 
 fn named(fetched: &[Fetched], sums: &[Checksum]) -> Vec<(String, u64, String)> {
@@ -1385,21 +1506,22 @@ fn resume(staging: &Staging, entries: &[Entry], num_splits: usize) -> Option<(Ou
         return None;
     }
     let out = staging.out();
+    // The last entry counts: a shard may have been written more than once.
+    let mut known = std::collections::HashMap::new();
+    for entry in entries {
+        if let Entry::Shard(shard) = entry {
+            let place = (
+                u64::from(shard.index),
+                shard.split as usize,
+                u64::from(shard.num_shards),
+            );
+            known.insert(place, shard);
+        }
+    }
     let mut shards = Vec::new();
     for (split, count) in written.num_shards.iter().enumerate() {
         for index in 0..*count {
-            let shard = entries.iter().rev().find_map(|entry| match entry {
-                Entry::Shard(shard)
-                    if (
-                        u64::from(shard.index),
-                        shard.split as usize,
-                        u64::from(shard.num_shards),
-                    ) == (index, split, *count) =>
-                {
-                    Some(shard)
-                }
-                _ => None,
-            })?;
+            let shard = *known.get(&(index, split, *count))?;
             let there = std::fs::metadata(out.join(&shard.path)).ok()?;
             if there.len() != shard.file_bytes {
                 return None;

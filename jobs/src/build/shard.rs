@@ -84,7 +84,8 @@ pub fn shard_file_name(dataset: &str, split: &str, index: u64, num_shards: u64) 
 pub(crate) struct Shards {
     pub(crate) folder: PathBuf,
     pub(crate) dataset: String,
-    pub(crate) splits: Vec<String>,
+    /// What stands for each group in the names of its shards: the split, and the source where each has its own.
+    pub(crate) groups: Vec<String>,
     pub(crate) options: WriteOptions,
     pub(crate) journal: Arc<Journal>,
     /// Shards that an earlier run finished.
@@ -106,8 +107,8 @@ impl Shards {
     }
 
     fn open_shard(&self, shard: &Shard) -> Result<ShardFile> {
-        let split = &self.splits[shard.split as usize];
-        let name = shard_file_name(&self.dataset, split, shard.index.into(), shard.num_shards.into());
+        let group = &self.groups[shard.split as usize];
+        let name = shard_file_name(&self.dataset, group, shard.index.into(), shard.num_shards.into());
         let path = self.folder.join(&name);
         let file = match &self.payloads {
             None => Target::Pipe(Pipe::create(&path)?),

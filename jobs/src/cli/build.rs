@@ -56,7 +56,24 @@ pub(crate) struct Build {
     cluster: ClusterArgs,
 }
 
+impl Build {
+    /// The dataset or recipe file.
+    pub(crate) fn recipe(&self) -> &str {
+        &self.recipe
+    }
+}
+
 pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
+    run_as("build", "building", args, global)
+}
+
+/// The same, called by another name.
+pub(crate) fn run_as(
+    verb: &'static str,
+    doing: &'static str,
+    args: &Build,
+    global: &Global,
+) -> Result<Outcome> {
     let monitor = Monitor::new();
     let follows = args.cluster.index()?.is_some_and(|process| process > 0);
     let job = if follows {
@@ -65,8 +82,8 @@ pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
         args.job.clone()
     };
     let action = Action {
-        verb: "build",
-        doing: "building",
+        verb,
+        doing,
         what: &args.recipe,
     };
     let outcome = run_job(action, &job, global, &monitor, describe::outcome, || {

@@ -17,6 +17,7 @@ mod load;
 mod output;
 mod progress;
 mod record_file;
+mod register;
 mod salvage;
 mod show;
 mod stop;
@@ -68,6 +69,7 @@ pub struct Global {
 #[derive(Debug, Subcommand)]
 enum Command {
     Build(build::Build),
+    Register(register::Register),
     Convert(convert::Convert),
     Launch(launch::Launch),
     List(list::List),
@@ -97,6 +99,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let global = &cli.global;
     let result = match &cli.command {
         Command::Build(args) => build::run(args, global),
+        Command::Register(args) => register::run(args, global),
         Command::Convert(args) => convert::run(args, global),
         Command::Launch(args) => launch::run(args, global),
         Command::List(args) => list::run(args, global),

@@ -9,10 +9,11 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
-use crate::archive::{Member, MemberKind, Section, Tar, folder_files};
-use crate::builder::{SourceIdentity, SourceSpec};
+use crate::archive::{Member, MemberKind, Section, Tar};
+use crate::builder::{FileSet, SourceIdentity, SourceSpec};
 use crate::error::Hinted;
 use crate::fetch::Fetched;
+use crate::fetch::local::each_of;
 use crate::monitor::Monitor;
 
 /// Size and SHA-256 of a source.
@@ -32,7 +33,7 @@ pub struct Checksum {
 /// The file cannot be read, or the job was stopped.
 pub(crate) fn identify(spec: &SourceSpec, path: &Path, monitor: &Arc<Monitor>) -> Result<Checksum> {
     match spec.identity {
-        SourceIdentity::Sha256 => hash_file(path, monitor),
+        SourceIdentity::Sha256 => hash_file(path, spec.files().map(|files| &**files), monitor),
         SourceIdentity::TarHeaders => hash_headers(path, monitor),
     }
 }
@@ -82,20 +83,21 @@ fn next_whole(tar: &mut Tar<Section>) -> Result<Option<Member>> {
 ///
 /// # Errors
 /// A file cannot be read, or the job was stopped.
-pub(crate) fn hash_file(path: &Path, monitor: &Monitor) -> Result<Checksum> {
+pub(crate) fn hash_file(path: &Path, files: Option<&FileSet>, monitor: &Monitor) -> Result<Checksum> {
     let mut hasher = Sha256::new();
     let mut bytes = 0;
     if path.is_dir() {
-        for file in folder_files(path)? {
-            let path = path.join(&file);
+        each_of(path, files, |file| {
+            let path = path.join(file);
             let length = std::fs::metadata(&path)
                 .with_context(|| format!("could not read {}", path.display()))?
                 .len();
             hasher.update((file.len() as u64).to_le_bytes());
-            hasher.update(&file);
+            hasher.update(file);
             hasher.update(length.to_le_bytes());
             bytes += hash_into(&mut hasher, &path, monitor)?;
-        }
+            Ok(())
+        })?;
     } else {
         bytes = hash_into(&mut hasher, path, monitor)?;
     }
@@ -109,7 +111,8 @@ pub(crate) fn hash_file(path: &Path, monitor: &Monitor) -> Result<Checksum> {
 /// Hashes the bytes of a file, and gives their number.
 fn hash_into(hasher: &mut Sha256, path: &Path, monitor: &Monitor) -> Result<u64> {
     let mut file = File::open(path).with_context(|| format!("could not open {}", path.display()))?;
-    let mut buffer = vec![0; 1 << 20];
+    let length = file.metadata().map_or(1 << 20, |file| file.len());
+    let mut buffer = vec![0; length.saturating_add(1).min(1 << 20) as usize];
     let mut bytes = 0;
     loop {
         monitor.check()?;

@@ -38,6 +38,10 @@ pub fn locate(specs: &[SourceSpec], from: &[String]) -> Result<Vec<Located>> {
     let mut located = Vec::new();
     let mut missing = Vec::new();
     for spec in specs {
+        if let SourcePlace::Found(path, _) = &spec.place {
+            located.push(Located::File(path.clone()));
+            continue;
+        }
         match places
             .iter()
             .find_map(|place| find(spec, place, specs.len() == 1))
@@ -61,7 +65,7 @@ pub(crate) fn present(specs: &[SourceSpec], from: &[String]) -> Result<Vec<bool>
     let is_there = |spec: &SourceSpec| {
         if from.is_empty() {
             return match &spec.place {
-                SourcePlace::Path(path) => path.exists(),
+                SourcePlace::Path(path) | SourcePlace::Found(path, _) => path.exists(),
                 SourcePlace::Url(_) => true,
                 SourcePlace::Unknown => false,
             };
@@ -86,7 +90,7 @@ pub(crate) fn present(specs: &[SourceSpec], from: &[String]) -> Result<Vec<bool>
 
 fn own_place(spec: &SourceSpec) -> Result<Located> {
     match &spec.place {
-        SourcePlace::Path(path) => Ok(Located::File(path.clone())),
+        SourcePlace::Path(path) | SourcePlace::Found(path, _) => Ok(Located::File(path.clone())),
         SourcePlace::Url(url) => of_url(url),
         SourcePlace::Unknown => Err(Hinted::new(
             format!("the recipe has no address for `{}`", spec.name),

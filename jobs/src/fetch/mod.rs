@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::builder::SourceSpec;
+use crate::builder::{SourcePlace, SourceSpec};
 use crate::error::Hinted;
 use crate::monitor::{Meter, Monitor, Unit};
 
@@ -233,7 +233,7 @@ fn local(spec: &SourceSpec, path: &Path, strict: bool) -> Result<Fetched> {
         return Ok(Fetched {
             name: spec.name.clone(),
             path: path.to_owned(),
-            bytes: local::size_of(path)?,
+            bytes: local::size_of(path, spec.files().map(|files| &**files))?,
             sha256: None,
         });
     }
@@ -257,6 +257,15 @@ fn local(spec: &SourceSpec, path: &Path, strict: bool) -> Result<Fetched> {
             "get the file again, or take this one with `--no-checksum`",
         )
         .into());
+    }
+    // What the user's own pattern stands for may be pages.
+    if matches!(spec.place, SourcePlace::Found(..)) {
+        return Ok(Fetched {
+            name: spec.name.clone(),
+            path: path.to_owned(),
+            bytes,
+            sha256: None,
+        });
     }
     // Also where no size is known or checked: what a parser would say of it is no help.
     if is_page {

@@ -8,6 +8,7 @@ mod label_lists;
 mod pack;
 mod pets;
 mod recode;
+pub(crate) mod rows;
 mod stl10;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use prep_formats::value::Value;
 
-use crate::builder::{Builder, DatasetSpec, Input, Output, Raw};
+use crate::builder::{Builder, DatasetSpec, Decoded, Input, Output, Raw, Source};
 use crate::recipe::{ReaderSpec, Recipe};
 
 pub(crate) use pets::{PET_FEATURES, PET_SOURCES};
@@ -41,6 +42,7 @@ enum Reader {
     Pets(pets::Pets),
     Stl10(stl10::Stl10),
     Imagenet(imagenet::Imagenet),
+    Rows(rows::Table),
 }
 
 impl RecipeBuilder {
@@ -54,6 +56,7 @@ impl RecipeBuilder {
             ReaderSpec::OxfordPets => Reader::Pets(pets::Pets::new(&recipe)),
             ReaderSpec::Stl10 { .. } => Reader::Stl10(stl10::Stl10::new(&recipe)),
             ReaderSpec::Imagenet { .. } => Reader::Imagenet(imagenet::Imagenet::new(&recipe)),
+            ReaderSpec::Rows(spec) => Reader::Rows(rows::Table::new(spec, &recipe.spec, &recipe.files)),
         };
         Self { recipe, reader }
     }
@@ -71,6 +74,9 @@ impl Builder for RecipeBuilder {
 
     fn identity(&self) -> String {
         let recipe = &self.recipe;
+        if let Reader::Rows(table) = &self.reader {
+            return format!("rows revision {REVISION}: {}", table.identity());
+        }
         format!(
             "recipe revision {REVISION}: {:?}, {:?}, {:?}",
             recipe.reader, recipe.files, recipe.texts
@@ -87,6 +93,54 @@ impl Builder for RecipeBuilder {
             Reader::Idx(reader) => reader.inputs(),
             Reader::Pets(reader) => reader.inputs(),
             Reader::Imagenet(reader) => reader.inputs(),
+            Reader::Rows(table) => table.inputs(self.recipe.spec.sources.len()),
+        }
+    }
+
+    fn with_files(&self, from: &[String]) -> Result<Option<Arc<dyn Builder>>> {
+        let Reader::Rows(table) = &self.reader else {
+            return Ok(None);
+        };
+        let (table, sources) = table.with_files(&self.recipe.spec, from)?;
+        let mut recipe = self.recipe.clone();
+        recipe.spec.sources = sources;
+        Ok(Some(Arc::new(Self {
+            recipe,
+            reader: Reader::Rows(table),
+        })))
+    }
+
+    fn learn(&self, sources: &[Source], workers: usize) -> Result<Option<String>> {
+        match &self.reader {
+            Reader::Rows(table) => Ok(Some(table.learn(sources, workers)?)),
+            _ => Ok(None),
+        }
+    }
+
+    fn with_learned(&self, learned: &str) -> Result<Arc<dyn Builder>> {
+        let Reader::Rows(table) = &self.reader else {
+            anyhow::bail!("this recipe learns nothing from its sources");
+        };
+        let (table, features) = table.with_learned(&self.recipe.spec, learned)?;
+        let mut recipe = self.recipe.clone();
+        recipe.spec.features = features;
+        Ok(Arc::new(Self {
+            recipe,
+            reader: Reader::Rows(table),
+        }))
+    }
+
+    fn notes(&self) -> Option<String> {
+        match &self.reader {
+            Reader::Rows(table) => table.notes(),
+            _ => None,
+        }
+    }
+
+    fn decode_and_place(&self, raw: &Raw) -> Result<Decoded<'_>> {
+        match &self.reader {
+            Reader::Rows(table) => table.decode(&self.recipe.spec, raw),
+            _ => Ok(Decoded::Example(self.decode(raw)?)),
         }
     }
 
@@ -136,6 +190,7 @@ impl Builder for RecipeBuilder {
             Reader::Pets(reader) => reader.read(input, output),
             Reader::Stl10(reader) => reader.read(input, output),
             Reader::Imagenet(reader) => reader.read(input, output),
+            Reader::Rows(table) => table.read(input, output),
         }
     }
 
@@ -152,6 +207,14 @@ impl Builder for RecipeBuilder {
             Reader::Pets(reader) => reader.decode(raw, &mut values)?,
             Reader::Stl10(reader) => reader.decode(raw, &mut values)?,
             Reader::Imagenet(reader) => reader.decode(raw, &mut values)?,
+            Reader::Rows(table) => {
+                return match table.decode(&self.recipe.spec, raw)? {
+                    Decoded::Example(values)
+                    | Decoded::Placed(values, ..)
+                    | Decoded::ByContent(values, ..) => Ok(values),
+                    Decoded::LeftOut => anyhow::bail!("the recipe leaves it out"),
+                };
+            }
         }
         let index = match raw.key {
             crate::tfds::Key::Int(index) => u64::try_from(index).unwrap_or(raw.record),

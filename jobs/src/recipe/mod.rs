@@ -75,6 +75,7 @@
 pub mod builtin;
 mod parse;
 mod pattern;
+pub(crate) mod rows;
 
 use std::path::Path;
 
@@ -84,6 +85,7 @@ pub use parse::{parse, parse_all};
 pub(crate) use pattern::{Caught, Names};
 pub use pattern::{Pattern, Template};
 pub use prep_catalog::near;
+pub use rows::RowsSpec;
 
 /// A recipe that passed all checks.
 #[derive(Debug, Clone)]
@@ -99,7 +101,7 @@ pub struct Recipe {
 }
 
 /// The reader of a recipe, and its settings.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum ReaderSpec {
     /// CIFAR's binary batches in a tar archive.
@@ -158,6 +160,8 @@ pub enum ReaderSpec {
     },
     /// The two archives of the Oxford-IIIT pets: pictures and annotations.
     OxfordPets,
+    /// Tables, records and files of one's own.
+    Rows(RowsSpec),
 }
 
 /// What becomes of a file's contents.

@@ -5,90 +5,181 @@ use std::ops::Range;
 use std::path::Path;
 
 use prep_formats::array_record::WriteOptions;
-use prep_formats::features::{Feature, Features};
+use prep_formats::features::{Encoding, Feature, Features};
 use prep_formats::value::DType;
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::builder::{DatasetSpec, Layout, SourceIdentity, SourcePlace, SourceSpec, SplitSpec};
 use crate::recipe::pattern::{PATH_NAMES, Pattern};
+use crate::recipe::rows::{Declared, ROW_KINDS};
 use crate::recipe::{Contents, ReaderSpec, Recipe, RecipeError, SplitFiles, Template, near};
+
+/// The readers of datasets with formats of their own.
+const OWN_KINDS: [&str; 7] = [
+    "cifar",
+    "files",
+    "idx",
+    "imagenet2012",
+    "label-lists",
+    "oxford-iiit-pet",
+    "stl10",
+];
 
 /// The version of recipes that this program reads.
 const FORMAT: u64 = 1;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawRecipe {
+pub(super) struct RawRecipe {
     format: Spanned<u64>,
-    name: Spanned<String>,
-    config: Option<Spanned<String>>,
-    version: Option<Spanned<String>>,
+    pub(super) name: Spanned<String>,
+    pub(super) config: Option<Spanned<String>>,
+    pub(super) version: Option<Spanned<String>>,
     #[serde(default)]
     description: String,
     #[serde(default)]
     citation: String,
     #[serde(default)]
     urls: Vec<String>,
+    #[serde(alias = "license")]
+    licence: Option<String>,
     module_name: Option<String>,
-    supervised_keys: Option<Spanned<Vec<String>>>,
-    layout: Option<Spanned<String>>,
+    pub(super) supervised_keys: Option<Spanned<Vec<String>>>,
+    pub(super) layout: Option<Spanned<String>>,
     #[serde(default)]
     release_notes: BTreeMap<String, String>,
-    key: Option<Spanned<String>>,
-    sources: Option<RawSources>,
+    pub(super) key: Option<Spanned<String>>,
+    pub(super) filter: Option<Spanned<String>>,
+    pub(super) select: Option<Spanned<Vec<String>>>,
+    pub(super) drop: Option<Spanned<Vec<String>>>,
+    pub(super) rename: Option<Spanned<BTreeMap<String, String>>>,
+    pub(super) sources: Option<RawSources>,
     reader: Option<Spanned<RawReader>>,
-    features: Option<RawFeatures>,
-    splits: Option<RawSplits>,
+    pub(super) features: Option<RawFeatures>,
+    pub(super) splits: Option<RawSplits>,
     #[serde(default)]
-    output: RawOutput,
+    pub(super) output: RawOutput,
     configs: Option<Spanned<Vec<Spanned<RawConfig>>>>,
 }
 
 type RawSources = Spanned<Vec<Spanned<RawSource>>>;
-type RawFeatures = BTreeMap<String, Spanned<RawFeature>>;
-type RawSplits = Spanned<Vec<Spanned<RawSplit>>>;
+pub(super) type RawFeatures = BTreeMap<String, Spanned<RawFeature>>;
+pub(super) type RawSplits = Spanned<SplitList>;
+
+/// Splits as `[[splits]]`, or as `[splits]` with the share of each.
+#[derive(Default)]
+pub(super) struct SplitList {
+    list: Vec<Spanned<RawSplit>>,
+    pub(super) fractions: Vec<(Spanned<String>, Spanned<f64>)>,
+}
+
+impl std::ops::Deref for SplitList {
+    type Target = [Spanned<RawSplit>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.list
+    }
+}
+
+impl<'de> Deserialize<'de> for SplitList {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = SplitList;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("`[[splits]]`, or `[splits]` with the share of each, as in `train = 0.9`")
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut items: A) -> Result<SplitList, A::Error> {
+                let mut splits = SplitList::default();
+                while let Some(split) = items.next_element()? {
+                    splits.list.push(split);
+                }
+                Ok(splits)
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut items: A) -> Result<SplitList, A::Error> {
+                let mut splits = SplitList::default();
+                while let Some(entry) = items.next_entry::<Spanned<String>, Spanned<f64>>()? {
+                    splits.fractions.push(entry);
+                }
+                // As they are written, which the parser does not keep.
+                splits.fractions.sort_by_key(|(name, _)| name.span().start);
+                Ok(splits)
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
 
 /// What a config has of its own, in place of what the recipe has for all.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawConfig {
-    name: Spanned<String>,
+pub(super) struct RawConfig {
+    pub(super) name: Spanned<String>,
     description: Option<String>,
-    supervised_keys: Option<Spanned<Vec<String>>>,
-    key: Option<Spanned<String>>,
-    sources: Option<RawSources>,
+    pub(super) supervised_keys: Option<Spanned<Vec<String>>>,
+    pub(super) key: Option<Spanned<String>>,
+    pub(super) sources: Option<RawSources>,
     reader: Option<Spanned<RawReader>>,
-    features: Option<RawFeatures>,
-    splits: Option<RawSplits>,
-    output: Option<RawOutput>,
+    pub(super) features: Option<RawFeatures>,
+    pub(super) splits: Option<RawSplits>,
+    pub(super) output: Option<RawOutput>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawSource {
+pub(super) struct RawSource {
     name: Option<Spanned<String>>,
     url: Option<Spanned<String>>,
-    path: Option<Spanned<String>>,
+    pub(super) path: Option<Spanned<String>>,
     bytes: Option<u64>,
     sha256: Option<Spanned<String>>,
     #[serde(default)]
-    optional: bool,
+    pub(super) optional: bool,
+    pub(super) group: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawReader {
-    kind: Spanned<String>,
+pub(super) struct RawReader {
+    pub(super) kind: Spanned<String>,
     labels: Option<Spanned<Vec<String>>>,
     label_files: Option<Spanned<BTreeMap<String, String>>>,
-    members: Option<Spanned<String>>,
+    pub(super) members: Option<Spanned<Texts>>,
     class_names: Option<Spanned<String>>,
+    pub(super) delimiter: Option<Spanned<String>>,
+    pub(super) quote: Option<Spanned<String>>,
+    pub(super) header: Option<Spanned<bool>>,
+    pub(super) columns: Option<Spanned<Vec<String>>>,
+    pub(super) nulls: Option<Spanned<Vec<String>>>,
+    pub(super) sample: Option<Spanned<u64>>,
+}
+
+/// A text, or several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum Texts {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Texts {
+    pub(super) fn texts(&self) -> &[String] {
+        match self {
+            Self::One(text) => std::slice::from_ref(text),
+            Self::Several(texts) => texts,
+        }
+    }
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawFeature {
+pub(super) struct RawFeature {
     kind: Spanned<String>,
     shape: Option<Spanned<Vec<i64>>>,
     dtype: Option<Spanned<String>>,
@@ -99,23 +190,66 @@ struct RawFeature {
     strip: Option<Spanned<bool>>,
     use_colormap: Option<Spanned<bool>>,
     format: Option<Spanned<String>>,
+    encoding: Option<Spanned<String>>,
+    optional: Option<Spanned<bool>>,
+    feature: Option<Box<Spanned<RawFeature>>>,
+    features: Option<RawFeatures>,
+    length: Option<Spanned<u64>>,
+}
+
+impl RawFeature {
+    fn without_optional(&self) -> Self {
+        Self {
+            kind: self.kind.clone(),
+            shape: self.shape.clone(),
+            dtype: self.dtype.clone(),
+            names: self.names.clone(),
+            num_classes: self.num_classes.clone(),
+            encoding_format: self.encoding_format.clone(),
+            value: self.value.clone(),
+            strip: self.strip.clone(),
+            use_colormap: self.use_colormap.clone(),
+            format: self.format.clone(),
+            encoding: self.encoding.clone(),
+            optional: None,
+            feature: None,
+            features: None,
+            length: self.length.clone(),
+        }
+    }
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawSplit {
-    name: Spanned<String>,
-    files: Spanned<Vec<String>>,
+pub(super) struct RawSplit {
+    pub(super) name: Spanned<String>,
+    #[serde(default = "no_files")]
+    pub(super) files: Spanned<Vec<String>>,
     file_records: Option<u64>,
-    shards: Option<Spanned<u64>>,
-    examples: Option<u64>,
-    sources: Option<Spanned<Vec<String>>>,
-    values: Option<Spanned<BTreeMap<String, i64>>>,
+    pub(super) shards: Option<Spanned<u64>>,
+    pub(super) examples: Option<u64>,
+    pub(super) sources: Option<Spanned<Vec<String>>>,
+    pub(super) values: Option<Spanned<BTreeMap<String, i64>>>,
+    pub(super) fraction: Option<Spanned<f64>>,
+}
+
+impl RawSplit {
+    /// Where its files stand, or else it itself.
+    pub(super) fn files_span(&self, split: &Spanned<Self>) -> Range<usize> {
+        match self.files.span() {
+            Range { start: 0, end: 0 } => split.span(),
+            span => span,
+        }
+    }
+}
+
+fn no_files() -> Spanned<Vec<String>> {
+    Spanned::new(0..0, Vec::new())
 }
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
-struct RawOutput {
+pub(super) struct RawOutput {
     compression: Option<Spanned<String>>,
     group_size: Option<Spanned<u64>>,
 }
@@ -193,20 +327,34 @@ fn field_at(text: &str, span: &Range<usize>) -> String {
     }
 }
 
-struct Checker<'a> {
+pub(super) struct Checker<'a> {
     file: &'a str,
     text: &'a str,
     folder: &'a Path,
 }
 
 impl Checker<'_> {
-    fn fault(&self, span: Range<usize>, field: impl Into<String>, reason: impl Into<String>) -> RecipeError {
+    pub(super) fn fault(
+        &self,
+        span: Range<usize>,
+        field: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> RecipeError {
         RecipeError {
             file: self.file.to_owned(),
             line: Some(line_of(self.text, span.start)),
             field: field.into(),
             reason: reason.into(),
         }
+    }
+
+    /// A place in the recipe, for messages of later.
+    pub(super) fn place(&self, span: Range<usize>, field: &str) -> String {
+        format!(
+            "{}, line {}, `{field}`",
+            self.file,
+            line_of(self.text, span.start)
+        )
     }
 
     fn check(&self, raw: RawRecipe) -> Result<Vec<Recipe>, RecipeError> {
@@ -221,12 +369,14 @@ impl Checker<'_> {
             ));
         }
         self.check_name("name", &raw.name)?;
-        if let Some(layout) = raw.layout.as_ref().filter(|layout| layout.as_ref() != "tfds") {
-            return Err(self.fault(
-                layout.span(),
-                "layout",
-                format!("layout `{}` is not known; there is `tfds`", layout.as_ref()),
-            ));
+        if let Some(layout) = &raw.layout
+            && !["tfds", "by-source"].contains(&layout.as_ref().as_str())
+        {
+            let reason = format!(
+                "layout `{}` is not known; there are `tfds` and `by-source`",
+                layout.as_ref()
+            );
+            return Err(self.fault(layout.span(), "layout", reason));
         }
         let Some(configs) = &raw.configs else {
             return Ok(vec![self.check_config(&raw, None)?]);
@@ -265,14 +415,49 @@ impl Checker<'_> {
     fn check_config(&self, raw: &RawRecipe, config: Option<&RawConfig>) -> Result<Recipe, RecipeError> {
         let span = config.map_or(0..0, |config| config.name.span());
         let missing = |field: &str| self.fault(span.clone(), field, "missing");
-        let sources = config
-            .and_then(|config| config.sources.as_ref())
-            .or(raw.sources.as_ref());
-        let sources_raw = sources.ok_or_else(|| missing("sources"))?;
         let reader = config
             .and_then(|config| config.reader.as_ref())
             .or(raw.reader.as_ref());
         let reader = reader.ok_or_else(|| missing("reader"))?;
+        let kind = reader.as_ref().kind.as_ref().as_str();
+        if ROW_KINDS.contains(&kind) {
+            return self.check_rows(raw, config, reader);
+        }
+        if !OWN_KINDS.contains(&kind) {
+            let kinds: Vec<&str> = OWN_KINDS.into_iter().chain(ROW_KINDS).collect();
+            let near = match near(kind, kinds.iter().copied()).first() {
+                Some(name) => format!("; did you mean `{name}`?"),
+                None => String::new(),
+            };
+            let reason = format!("`{kind}` is not known; there are {}{near}", quoted_list(&kinds));
+            return Err(self.fault(reader.as_ref().kind.span(), "reader.kind", reason));
+        }
+        let of_rows = [
+            ("filter", raw.filter.as_ref().map(Spanned::span)),
+            ("select", raw.select.as_ref().map(Spanned::span)),
+            ("drop", raw.drop.as_ref().map(Spanned::span)),
+            ("rename", raw.rename.as_ref().map(Spanned::span)),
+            (
+                "layout",
+                raw.layout
+                    .as_ref()
+                    .filter(|layout| layout.as_ref() != "tfds")
+                    .map(Spanned::span),
+            ),
+        ];
+        for (field, span) in of_rows {
+            if let Some(span) = span {
+                let reason = format!(
+                    "the reader `{kind}` does not take this; {} do",
+                    quoted_list(&ROW_KINDS)
+                );
+                return Err(self.fault(span, field, reason));
+            }
+        }
+        let sources = config
+            .and_then(|config| config.sources.as_ref())
+            .or(raw.sources.as_ref());
+        let sources_raw = sources.ok_or_else(|| missing("sources"))?;
         let features = config
             .and_then(|config| config.features.as_ref())
             .or(raw.features.as_ref());
@@ -346,16 +531,7 @@ impl Checker<'_> {
             .unwrap_or(&raw.output);
         let options = self.check_output(output)?;
         let mut spec = DatasetSpec::new(raw.name.as_ref().clone(), version, features);
-        spec.config = match config {
-            Some(config) => Some(config.name.as_ref().clone()),
-            None => raw.config.as_ref().map(|config| config.as_ref().clone()),
-        };
-        spec.config_description = config.and_then(|config| config.description.clone());
-        spec.release_notes = raw.release_notes.clone().into_iter().collect();
-        spec.description = raw.description.clone();
-        spec.citation = raw.citation.clone();
-        spec.urls = raw.urls.clone();
-        spec.module_name = raw.module_name.clone();
+        self.describe(&mut spec, raw, config);
         spec.supervised_keys = supervised_keys;
         spec.layout = Layout::Tfds;
         spec.sources = sources;
@@ -367,6 +543,21 @@ impl Checker<'_> {
             files,
             texts,
         })
+    }
+
+    /// What a recipe says of the dataset in words.
+    pub(super) fn describe(&self, spec: &mut DatasetSpec, raw: &RawRecipe, config: Option<&RawConfig>) {
+        spec.licence.clone_from(&raw.licence);
+        spec.config = match config {
+            Some(config) => Some(config.name.as_ref().clone()),
+            None => raw.config.as_ref().map(|config| config.as_ref().clone()),
+        };
+        spec.config_description = config.and_then(|config| config.description.clone());
+        spec.release_notes = raw.release_notes.clone().into_iter().collect();
+        spec.description = raw.description.clone();
+        spec.citation = raw.citation.clone();
+        spec.urls = raw.urls.clone();
+        spec.module_name = raw.module_name.clone();
     }
 
     /// Parses the files of splits as patterns, and gives the names that templates may use: those that all patterns catch.
@@ -523,7 +714,7 @@ impl Checker<'_> {
     /// The names that all patterns catch of splits which have no number of their own for this label.
     fn names_of_labelled(&self, splits: &RawSplits, label: &str) -> Result<Vec<String>, RecipeError> {
         let mut common: Option<Vec<String>> = None;
-        for split in splits.as_ref() {
+        for split in splits.as_ref().iter() {
             let split = split.as_ref();
             if split
                 .values
@@ -546,13 +737,23 @@ impl Checker<'_> {
     }
 
     /// Refuses fields that a reader does not take.
-    fn check_reader_fields(&self, raw: &Spanned<RawReader>, taken: &[&str]) -> Result<(), RecipeError> {
+    pub(super) fn check_reader_fields(
+        &self,
+        raw: &Spanned<RawReader>,
+        taken: &[&str],
+    ) -> Result<(), RecipeError> {
         let reader = raw.as_ref();
         let fields = [
             ("labels", reader.labels.as_ref().map(Spanned::span)),
             ("label_files", reader.label_files.as_ref().map(Spanned::span)),
             ("members", reader.members.as_ref().map(Spanned::span)),
             ("class_names", reader.class_names.as_ref().map(Spanned::span)),
+            ("delimiter", reader.delimiter.as_ref().map(Spanned::span)),
+            ("quote", reader.quote.as_ref().map(Spanned::span)),
+            ("header", reader.header.as_ref().map(Spanned::span)),
+            ("columns", reader.columns.as_ref().map(Spanned::span)),
+            ("nulls", reader.nulls.as_ref().map(Spanned::span)),
+            ("sample", reader.sample.as_ref().map(Spanned::span)),
         ];
         for (field, span) in fields {
             if let Some(span) = span.filter(|_| !taken.contains(&field)) {
@@ -563,7 +764,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn check_name(&self, field: &str, name: &Spanned<String>) -> Result<(), RecipeError> {
+    pub(super) fn check_name(&self, field: &str, name: &Spanned<String>) -> Result<(), RecipeError> {
         let text = name.as_ref();
         let good = text.starts_with(|c: char| c.is_ascii_alphanumeric())
             && text
@@ -580,7 +781,7 @@ impl Checker<'_> {
         ))
     }
 
-    fn check_version(&self, version: Option<&Spanned<String>>) -> Result<String, RecipeError> {
+    pub(super) fn check_version(&self, version: Option<&Spanned<String>>) -> Result<String, RecipeError> {
         let Some(version) = version else {
             return Ok("1.0.0".to_owned());
         };
@@ -600,7 +801,10 @@ impl Checker<'_> {
         ))
     }
 
-    fn check_sources(&self, raw: &Spanned<Vec<Spanned<RawSource>>>) -> Result<Vec<SourceSpec>, RecipeError> {
+    pub(super) fn check_sources(
+        &self,
+        raw: &Spanned<Vec<Spanned<RawSource>>>,
+    ) -> Result<Vec<SourceSpec>, RecipeError> {
         if raw.as_ref().is_empty() {
             return Err(self.fault(raw.span(), "sources", "there are no sources"));
         }
@@ -643,6 +847,13 @@ impl Checker<'_> {
                 })?,
             };
             let span = source.name.as_ref().map_or(item.span(), Spanned::span);
+            // A pattern has no file name, and is its own name.
+            let name = match (&source.name, &source.path) {
+                (None, Some(path)) if path.as_ref().contains(['*', '{']) => {
+                    path.as_ref().replace(['/', '\\'], " ")
+                }
+                _ => name,
+            };
             if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\\', '\0']) {
                 return Err(self.fault(span, field("name"), format!("`{name}` is not a file name")));
             }
@@ -689,7 +900,7 @@ impl Checker<'_> {
             "text" if names.is_empty() => &["value"],
             "text" => &["value", "strip"],
             "bbox" => &["format"],
-            "tensor" => &["shape", "dtype"],
+            "tensor" => &["shape", "dtype", "encoding"],
             "scalar" => &["dtype"],
             other => {
                 return Err(self.fault(
@@ -712,6 +923,11 @@ impl Checker<'_> {
             ("strip", feature.strip.as_ref().map(Spanned::span)),
             ("use_colormap", feature.use_colormap.as_ref().map(Spanned::span)),
             ("format", feature.format.as_ref().map(Spanned::span)),
+            ("encoding", feature.encoding.as_ref().map(Spanned::span)),
+            ("optional", feature.optional.as_ref().map(Spanned::span)),
+            ("feature", feature.feature.as_ref().map(|inner| inner.span())),
+            ("features", feature.features.as_ref().map(|_| raw.span())),
+            ("length", feature.length.as_ref().map(Spanned::span)),
         ];
         for (part, span) in given {
             if let Some(span) = span.filter(|_| !takes.contains(&part)) {
@@ -763,7 +979,24 @@ impl Checker<'_> {
                 });
                 (Feature::Text, template.transpose()?)
             }
-            "tensor" => (Feature::tensor(shape()?, dtype(None)?), None),
+            "tensor" => {
+                let encoding = match &feature.encoding {
+                    None => Encoding::None,
+                    Some(text) => Encoding::from_name(text.as_ref()).ok_or_else(|| {
+                        let reason = format!(
+                            "`{}` is not known; there are `none`, `bytes` and `zlib`",
+                            text.as_ref()
+                        );
+                        self.fault(text.span(), field("encoding"), reason)
+                    })?,
+                };
+                let tensor = Feature::Tensor {
+                    shape: shape()?,
+                    dtype: dtype(None)?,
+                    encoding,
+                };
+                (tensor, None)
+            }
             "bbox" => (
                 Feature::BBox {
                     format: feature.format.as_ref().map(|format| format.as_ref().clone()),
@@ -772,6 +1005,88 @@ impl Checker<'_> {
             ),
             _ => (Feature::Scalar { dtype: dtype(None)? }, None),
         })
+    }
+
+    /// A feature of a recipe of rows: also nested ones, those that may be missing, and labels whose classes are those of the data.
+    pub(super) fn check_declared(
+        &self,
+        name: &str,
+        raw: &Spanned<RawFeature>,
+    ) -> Result<Declared, RecipeError> {
+        let feature = raw.as_ref();
+        let kind = feature.kind.as_ref().as_str();
+        let field = |part: &str| format!("features.{name}.{part}");
+        if kind == "class_label" && feature.names.is_none() && feature.num_classes.is_none() {
+            let others = [
+                ("shape", feature.shape.is_some()),
+                ("dtype", feature.dtype.is_some()),
+            ];
+            if let Some((part, _)) = others.iter().find(|(_, given)| *given) {
+                let reason = format!("a feature of kind `{kind}` has no `{part}`");
+                return Err(self.fault(raw.span(), field(part), reason));
+            }
+            return Ok(Declared::Classes);
+        }
+        let optional = feature
+            .optional
+            .as_ref()
+            .is_some_and(|optional| *optional.as_ref());
+        let inner = match kind {
+            "sequence" => {
+                let Some(inner) = &feature.feature else {
+                    let reason = "missing: what an element is, as in `feature = { kind = \"scalar\", dtype = \"int64\" }`";
+                    return Err(self.fault(raw.span(), field("feature"), reason));
+                };
+                let Declared::Feature(inner) = self.check_declared(&format!("{name}.feature"), inner)? else {
+                    let reason = "a class label inside of a sequence needs its `names` or `num_classes`";
+                    return Err(self.fault(raw.span(), field("feature"), reason));
+                };
+                Feature::Sequence {
+                    feature: Box::new(inner),
+                    length: feature.length.as_ref().map(|length| *length.as_ref()),
+                }
+            }
+            "dict" => {
+                let Some(inner) = &feature.features else {
+                    let reason = "missing: what is in it, as in `features = { x = { kind = \"text\" } }`";
+                    return Err(self.fault(raw.span(), field("features"), reason));
+                };
+                let mut features = Vec::new();
+                for (inside, feature) in inner {
+                    match self.check_declared(&format!("{name}.{inside}"), feature)? {
+                        Declared::Feature(feature) => features.push((inside.clone(), feature)),
+                        Declared::Classes => {
+                            let reason = "a class label inside of a dict needs its `names` or `num_classes`";
+                            return Err(self.fault(feature.span(), field(inside), reason));
+                        }
+                    }
+                }
+                Feature::dict(features)
+            }
+            _ => {
+                // What is said of missing values is not for the check of the feature itself.
+                let plain = feature.without_optional();
+                let plain = Spanned::new(raw.span(), plain);
+                self.check_feature(name, &plain, &[])?.0
+            }
+        };
+        let feature = match (optional, inner) {
+            (false, inner) => inner,
+            // As TFDS declares it.
+            (true, Feature::Text) => Feature::Optional(Box::new(Feature::Scalar { dtype: DType::String })),
+            (true, inner @ (Feature::Scalar { .. } | Feature::Tensor { .. })) => {
+                Feature::Optional(Box::new(inner))
+            }
+            (true, _) => {
+                let reason =
+                    format!("a feature of kind `{kind}` cannot be missing; texts, scalars and tensors can");
+                let span = raw.as_ref().optional.as_ref().map_or(raw.span(), Spanned::span);
+                return Err(self.fault(span, field("optional"), reason));
+            }
+        };
+        Features::new(vec![(name.to_owned(), feature.clone())])
+            .map_err(|error| self.fault(raw.span(), format!("features.{name}"), error.to_string()))?;
+        Ok(Declared::Feature(feature))
     }
 
     fn check_class_label(&self, name: &str, raw: &Spanned<RawFeature>) -> Result<Feature, RecipeError> {
@@ -829,6 +1144,32 @@ impl Checker<'_> {
         }
     }
 
+    pub(super) fn check_split_name(
+        &self,
+        name: &Spanned<String>,
+        field: &str,
+        splits: &[SplitSpec],
+    ) -> Result<(), RecipeError> {
+        let text = name.as_ref();
+        let good = !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if !good || text == "all" {
+            let reason = format!("`{text}` is not a split name: letters, digits and `_`, and not `all`");
+            return Err(self.fault(name.span(), field, reason));
+        }
+        if splits.iter().any(|other| other.name == *text) {
+            return Err(self.fault(name.span(), field, format!("two splits are called `{text}`")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_shards(&self, shards: &Spanned<u64>, field: String) -> Result<(), RecipeError> {
+        if (1..=100_000).contains(shards.as_ref()) {
+            return Ok(());
+        }
+        let reason = format!("{} is out of range, 1 to 100000", shards.as_ref());
+        Err(self.fault(shards.span(), field, reason))
+    }
+
     fn check_splits(&self, raw: &RawSplits) -> Result<(Vec<SplitSpec>, Vec<SplitFiles>), RecipeError> {
         if raw.as_ref().is_empty() {
             return Err(self.fault(raw.span(), "splits", "there are no splits"));
@@ -839,28 +1180,16 @@ impl Checker<'_> {
             let split = item.as_ref();
             let field = |name: &str| format!("splits[{index}].{name}");
             let name = split.name.as_ref();
-            let good = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-            if !good || name == "all" {
-                let reason = format!("`{name}` is not a split name: letters, digits and `_`, and not `all`");
-                return Err(self.fault(split.name.span(), field("name"), reason));
+            self.check_split_name(&split.name, &field("name"), &splits)?;
+            if let Some(shards) = &split.shards {
+                self.check_shards(shards, field("shards"))?;
             }
-            if splits.iter().any(|other| other.name == *name) {
-                return Err(self.fault(
-                    split.name.span(),
-                    field("name"),
-                    format!("two splits are called `{name}`"),
-                ));
-            }
-            if let Some(shards) = split
-                .shards
-                .as_ref()
-                .filter(|shards| !(1..=100_000).contains(shards.as_ref()))
-            {
-                let reason = format!("{} is out of range, 1 to 100000", shards.as_ref());
-                return Err(self.fault(shards.span(), field("shards"), reason));
+            if let Some(fraction) = &split.fraction {
+                let reason = format!("only readers of rows take this: {}", quoted_list(&ROW_KINDS));
+                return Err(self.fault(fraction.span(), field("fraction"), reason));
             }
             if split.files.as_ref().is_empty() {
-                return Err(self.fault(split.files.span(), field("files"), "there are no files"));
+                return Err(self.fault(split.files_span(item), field("files"), "there are no files"));
             }
             splits.push(SplitSpec {
                 name: name.clone(),
@@ -989,12 +1318,15 @@ impl Checker<'_> {
                         "missing: where the pictures lie, as in `images/{name}.jpg`",
                     ));
                 };
-                Template::parse_with(members.as_ref(), &["name"])
+                let [text] = members.as_ref().texts() else {
+                    return Err(self.fault(members.span(), "reader.members", "wanted one text"));
+                };
+                Template::parse_with(text, &["name"])
                     .map_err(|reason| self.fault(members.span(), "reader.members", reason))?;
                 ReaderSpec::LabelLists {
                     image: one("image feature", &is_image)?,
                     label: one("class label", &is_label)?,
-                    members: members.as_ref().clone(),
+                    members: text.clone(),
                 }
             }
             "stl10" => {
@@ -1022,24 +1354,7 @@ impl Checker<'_> {
                 }
                 ReaderSpec::OxfordPets
             }
-            other => {
-                let kinds = [
-                    "cifar",
-                    "files",
-                    "idx",
-                    "imagenet2012",
-                    "label-lists",
-                    "oxford-iiit-pet",
-                    "stl10",
-                ];
-                let near = match near(other, kinds).first() {
-                    Some(name) => format!("; did you mean `{name}`?"),
-                    None => String::new(),
-                };
-                let all: Vec<String> = kinds.iter().map(|kind| format!("`{kind}`")).collect();
-                let reason = format!("`{other}` is not known; there are {}{near}", all.join(", "));
-                return Err(self.fault(reader.kind.span(), "reader.kind", reason));
-            }
+            other => unreachable!("the kind `{other}` was looked up before"),
         };
         for (name, _) in features {
             let read = match &spec {
@@ -1048,7 +1363,7 @@ impl Checker<'_> {
                 | ReaderSpec::LabelLists { image, label, .. }
                 | ReaderSpec::Stl10 { image, label, .. } => name == image || name == label,
                 ReaderSpec::OxfordPets => crate::readers::PET_FEATURES.contains(&name.as_str()),
-                ReaderSpec::Files { .. } => true,
+                ReaderSpec::Files { .. } | ReaderSpec::Rows(_) => true,
                 ReaderSpec::Imagenet {
                     image,
                     label,
@@ -1129,7 +1444,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn check_output(&self, output: &RawOutput) -> Result<String, RecipeError> {
+    pub(super) fn check_output(&self, output: &RawOutput) -> Result<String, RecipeError> {
         let compression = output.compression.as_ref().map_or("zstd:3", |text| text.as_ref());
         let group_size = output.group_size.as_ref().map_or(1, |size| *size.as_ref());
         let options = format!("group_size:{group_size},{compression}");
@@ -1172,7 +1487,13 @@ fn with_colormaps(features: Features, names: &[&str]) -> prep_formats::Result<Fe
     })
 }
 
-fn did_you_mean<'a>(wanted: &str, names: impl Iterator<Item = &'a String>) -> String {
+/// `` `a`, `b` ``
+pub(super) fn quoted_list(names: &[&str]) -> String {
+    let all: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    all.join(", ")
+}
+
+pub(super) fn did_you_mean<'a>(wanted: &str, names: impl Iterator<Item = &'a String>) -> String {
     match near(wanted, names.map(String::as_str)).first() {
         Some(name) => format!("; did you mean `{name}`?"),
         None => String::new(),

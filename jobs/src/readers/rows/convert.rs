@@ -1,0 +1,408 @@
+//! Cells to the values of features.
+
+use bytes::Bytes;
+use prep_formats::features::Feature;
+use prep_formats::value::{DType, Value};
+
+use crate::readers::rows::cell::Cell;
+
+/// A cell that is not what its feature asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Misfit {
+    /// Names from the outermost column on.
+    pub(crate) column: String,
+    pub(crate) wanted: String,
+    pub(crate) found: String,
+    /// What could be written into the recipe, where more than the column's type is to be said.
+    pub(crate) advice: Option<String>,
+}
+
+/// The value of a feature that a cell has. Whether a number fits its type is looked at when it is encoded.
+pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value, Misfit> {
+    let misfit = |wanted: &str, cell: &Cell| Misfit {
+        column: column.to_owned(),
+        wanted: wanted.to_owned(),
+        found: cell.describe(),
+        advice: None,
+    };
+    match feature {
+        Feature::Optional(inner) => {
+            let is_text = matches!(**inner, Feature::Scalar { dtype: DType::String });
+            match cell {
+                Cell::Null => Ok(Value::Null),
+                Cell::Loose(text) if text.is_empty() && !is_text => Ok(Value::Null),
+                cell => value(inner, cell, column),
+            }
+        }
+        Feature::Text => text(cell).map_err(|cell| misfit("a text", &cell)),
+        Feature::Scalar { dtype } => scalar(*dtype, cell).map_err(|cell| misfit(wanted_of(*dtype), &cell)),
+        Feature::ClassLabel { num_classes, names } => match cell {
+            Cell::Int(number) => Ok(Value::Int(number)),
+            Cell::Bool(value) if *num_classes == 2 => Ok(Value::Int(value.into())),
+            Cell::Text(name) => Ok(Value::Bytes(name)),
+            Cell::Loose(name) => {
+                let is_name = names.iter().any(|known| known.as_bytes() == &name[..]);
+                match parse::<i64>(&name).filter(|_| !is_name) {
+                    Some(number) => Ok(Value::Int(number)),
+                    None => Ok(Value::Bytes(name)),
+                }
+            }
+            cell => Err(misfit("a class by name or number", &cell)),
+        },
+        Feature::Image { .. } | Feature::LabeledImage { .. } => match cell {
+            Cell::Bytes(bytes) => Ok(Value::Bytes(bytes)),
+            Cell::Tensor(dtype, shape, data) => Ok(Value::Tensor { dtype, shape, data }),
+            // As Hugging Face's datasets keep pictures.
+            Cell::Dict(fields) => {
+                let described = Cell::Dict(fields.clone());
+                let bytes = fields.into_iter().find(|(name, _)| name == "bytes");
+                match bytes {
+                    Some((_, Cell::Bytes(bytes))) => Ok(Value::Bytes(bytes)),
+                    _ => Err(misfit("the bytes of a picture's file", &described)),
+                }
+            }
+            cell => Err(misfit("the bytes of a picture's file", &cell)),
+        },
+        Feature::Audio {
+            lazy_decode: true, ..
+        } => match cell {
+            Cell::Bytes(bytes) => Ok(Value::Bytes(bytes)),
+            cell => Err(misfit("the bytes of a sound file", &cell)),
+        },
+        Feature::Audio { shape, dtype, .. } | Feature::Tensor { shape, dtype, .. } => {
+            tensor(shape.len(), *dtype, cell).map_err(|cell| misfit(&format!("a tensor of {dtype}"), &cell))
+        }
+        Feature::BBox { .. } => {
+            tensor(1, DType::Float32, cell).map_err(|cell| misfit("the four numbers of a box", &cell))
+        }
+        Feature::Sequence { feature, .. } | Feature::Dataset { feature, .. } => {
+            match cell {
+                // No list is an empty one: TFDS knows no missing sequences.
+                Cell::Null => Ok(Value::List(Vec::new())),
+                Cell::Tensor(dtype, shape, data) if !shape.is_empty() => {
+                    rows_of(feature, dtype, &shape, &data, column)
+                }
+                Cell::List(cells) => {
+                    let mut values = Vec::with_capacity(cells.len());
+                    for cell in cells {
+                        if cell == Cell::Null
+                            && !matches!(**feature, Feature::Sequence { .. } | Feature::Dict(_))
+                        {
+                            return Err(Misfit {
+                            column: column.to_owned(),
+                            wanted: "values in the list".to_owned(),
+                            found: "one that is missing".to_owned(),
+                            advice: Some("a sequence cannot hold what is missing: replace or remove it in the source".to_owned()),
+                        });
+                        }
+                        values.push(value(feature, cell, column)?);
+                    }
+                    Ok(Value::List(values))
+                }
+                cell => Err(misfit("a list", &cell)),
+            }
+        }
+        Feature::Dict(features) => {
+            let mut fields = match cell {
+                Cell::Dict(fields) => fields,
+                Cell::Null => Vec::new(),
+                cell => return Err(misfit("nested values", &cell)),
+            };
+            let mut values = Vec::with_capacity(features.len());
+            for (name, feature) in features {
+                let at = fields.iter().position(|(other, _)| other == name);
+                let cell = at.map_or(Cell::Null, |at| fields.swap_remove(at).1);
+                let path = format!("{column}/{name}");
+                values.push((name.clone(), value(feature, cell, &path)?));
+            }
+            if let Some((name, cell)) = fields.first() {
+                return Err(Misfit {
+                    column: format!("{column}/{name}"),
+                    wanted: "no such value".to_owned(),
+                    found: cell.describe(),
+                    advice: None,
+                });
+            }
+            Ok(Value::Dict(values))
+        }
+        other => Err(misfit(&format!("what a {} is made of", other.class()), &cell)),
+    }
+}
+
+fn wanted_of(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "a truth value",
+        DType::String => "a text or bytes",
+        DType::Float16 | DType::BFloat16 | DType::Float32 | DType::Float64 => "a number",
+        _ => "an integer",
+    }
+}
+
+/// Text of any cell that has one; other cells as JSON has them.
+fn text(cell: Cell) -> Result<Value, Cell> {
+    match cell {
+        Cell::Text(text) | Cell::Loose(text) => Ok(Value::Bytes(text)),
+        Cell::Bytes(bytes) if std::str::from_utf8(&bytes).is_ok() => Ok(Value::Bytes(bytes)),
+        Cell::Foreign(_, text) => Ok(Value::Bytes(text.into_bytes().into())),
+        Cell::Null | Cell::Bytes(_) | Cell::Tensor(..) => Err(cell),
+        other => match json(&other) {
+            Some(json) => Ok(Value::Bytes(json.to_string().into_bytes().into())),
+            None => Err(other),
+        },
+    }
+}
+
+/// A cell as JSON; `None` where it is none.
+fn json(cell: &Cell) -> Option<serde_json::Value> {
+    use serde_json::Value as Json;
+
+    Some(match cell {
+        Cell::Null => Json::Null,
+        Cell::Bool(value) => (*value).into(),
+        Cell::Int(value) => (*value).into(),
+        Cell::UInt(value) => (*value).into(),
+        Cell::Float(value) => serde_json::Number::from_f64(*value)?.into(),
+        Cell::Text(text) | Cell::Loose(text) => std::str::from_utf8(text).ok()?.into(),
+        Cell::Foreign(_, text) => text.as_str().into(),
+        Cell::Bytes(_) | Cell::Tensor(..) => return None,
+        Cell::List(cells) => cells.iter().map(json).collect::<Option<Vec<_>>>()?.into(),
+        Cell::Dict(fields) => {
+            let field = |(name, cell): &(String, Cell)| Some((name.clone(), json(cell)?));
+            Json::Object(fields.iter().map(field).collect::<Option<_>>()?)
+        }
+    })
+}
+
+fn parse<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
+    std::str::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+/// A number of a loose text that may be infinite or none, as programs write them.
+pub(crate) fn loose_float(text: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(text).ok()?.trim();
+    // Rust takes `infinity` and such in any case, as others do.
+    text.parse().ok()
+}
+
+pub(crate) fn loose_bool(text: &[u8]) -> Option<bool> {
+    match text {
+        b"true" | b"True" | b"TRUE" => Some(true),
+        b"false" | b"False" | b"FALSE" => Some(false),
+        _ => None,
+    }
+}
+
+fn scalar(dtype: DType, cell: Cell) -> Result<Value, Cell> {
+    let is_float = matches!(
+        dtype,
+        DType::Float16 | DType::BFloat16 | DType::Float32 | DType::Float64
+    );
+    match cell {
+        Cell::Tensor(found, shape, data) if found == dtype && shape.iter().product::<usize>() == 1 => {
+            Ok(Value::Tensor {
+                dtype,
+                shape: Vec::new(),
+                data,
+            })
+        }
+        Cell::Text(text) | Cell::Bytes(text) if dtype == DType::String => Ok(Value::Bytes(text)),
+        Cell::Loose(text) if dtype == DType::String => Ok(Value::Bytes(text)),
+        Cell::Foreign(_, text) if dtype == DType::String => Ok(Value::Bytes(text.into_bytes().into())),
+        Cell::Bool(value) if !is_float && dtype != DType::String => Ok(Value::Int(value.into())),
+        Cell::Int(value) if is_float => Ok(Value::Float(value as f64)),
+        Cell::UInt(value) if is_float => Ok(Value::Float(value as f64)),
+        Cell::Float(value) if is_float => Ok(Value::Float(value)),
+        Cell::Int(value) if dtype != DType::String => Ok(Value::Int(value)),
+        Cell::UInt(value) if dtype == DType::UInt64 => Ok(unsigned(value)),
+        Cell::Foreign(kind, text) if is_float => {
+            let found = text.parse().ok().map(Value::Float);
+            found.ok_or(Cell::Foreign(kind, text))
+        }
+        Cell::Foreign(kind, text) if dtype == DType::Int64 => {
+            let found = text.parse().ok().map(Value::Int);
+            found.ok_or(Cell::Foreign(kind, text))
+        }
+        Cell::Loose(text) => {
+            let found = match dtype {
+                DType::Bool => loose_bool(&text)
+                    .map(i64::from)
+                    .or_else(|| parse::<i64>(&text))
+                    .map(Value::Int),
+                DType::UInt64 => parse::<u64>(&text).map(unsigned),
+                _ if is_float => loose_float(&text).map(Value::Float),
+                _ => parse::<i64>(&text).map(Value::Int),
+            };
+            found.ok_or(Cell::Loose(text))
+        }
+        other => Err(other),
+    }
+}
+
+/// As a tensor, since integer values have a sign.
+fn unsigned(value: u64) -> Value {
+    Value::Tensor {
+        dtype: DType::UInt64,
+        shape: Vec::new(),
+        data: Bytes::copy_from_slice(&value.to_le_bytes()),
+    }
+}
+
+/// A tensor of so many dimensions out of lists in lists.
+fn tensor(rank: usize, dtype: DType, cell: Cell) -> Result<Value, Cell> {
+    match cell {
+        Cell::Tensor(found, shape, data) if found == dtype => Ok(Value::Tensor { dtype, shape, data }),
+        Cell::List(_) | Cell::Tensor(..) | Cell::Bool(_) | Cell::Int(_) | Cell::UInt(_) | Cell::Float(_)
+            if dtype != DType::String =>
+        {
+            let mut shape = Vec::new();
+            let mut data = Vec::new();
+            let flat = match &cell {
+                Cell::Tensor(found, sizes, elements) => {
+                    shape.clone_from(sizes);
+                    cast(*found, elements, dtype, &mut data)
+                }
+                cell => flatten(cell, 0, rank, &mut shape, dtype, &mut data),
+            };
+            if flat.is_none() {
+                return Err(cell);
+            }
+            Ok(Value::Tensor {
+                dtype,
+                shape,
+                data: data.into(),
+            })
+        }
+        // A tensor of strings is a list of them.
+        Cell::List(cells) if dtype == DType::String => {
+            let described = Cell::List(cells.clone());
+            let strings: Result<Vec<Value>, Cell> =
+                cells.into_iter().map(|cell| scalar(dtype, cell)).collect();
+            strings.map(Value::List).map_err(|_| described)
+        }
+        Cell::Bytes(text) | Cell::Text(text) if dtype == DType::String && rank == 0 => Ok(Value::Bytes(text)),
+        other => Err(other),
+    }
+}
+
+fn flatten(
+    cell: &Cell,
+    depth: usize,
+    rank: usize,
+    shape: &mut Vec<usize>,
+    dtype: DType,
+    data: &mut Vec<u8>,
+) -> Option<()> {
+    if depth == rank {
+        return put(cell, dtype, data);
+    }
+    let Cell::List(cells) = cell else { return None };
+    match shape.get(depth) {
+        None => shape.push(cells.len()),
+        Some(size) if *size == cells.len() => {}
+        Some(_) => return None,
+    }
+    if cells.is_empty() {
+        // What would be inside has no size of its own.
+        while shape.len() < rank {
+            shape.push(0);
+        }
+    }
+    for cell in cells {
+        flatten(cell, depth + 1, rank, shape, dtype, data)?;
+    }
+    Some(())
+}
+
+/// Appends one element.
+fn put(cell: &Cell, dtype: DType, data: &mut Vec<u8>) -> Option<()> {
+    let integer = match cell {
+        Cell::Bool(value) => Some(i128::from(*value)),
+        Cell::Int(value) => Some(i128::from(*value)),
+        Cell::UInt(value) => Some(i128::from(*value)),
+        _ => None,
+    };
+    let float = match (cell, integer) {
+        (Cell::Float(value), _) => *value,
+        (_, Some(integer)) => integer as f64,
+        _ => return None,
+    };
+    macro_rules! integer {
+        ($type:ty) => {
+            data.extend_from_slice(&<$type>::try_from(integer?).ok()?.to_le_bytes())
+        };
+    }
+    match dtype {
+        DType::Bool => data.push(integer.filter(|value| matches!(value, 0 | 1))? as u8),
+        DType::UInt8 => integer!(u8),
+        DType::Int8 => integer!(i8),
+        DType::UInt16 => integer!(u16),
+        DType::Int16 => integer!(i16),
+        DType::UInt32 => integer!(u32),
+        DType::Int32 => integer!(i32),
+        DType::UInt64 => integer!(u64),
+        DType::Int64 => integer!(i64),
+        DType::Float32 => data.extend_from_slice(&(float as f32).to_le_bytes()),
+        DType::Float64 => data.extend_from_slice(&float.to_le_bytes()),
+        _ => return None,
+    }
+    Some(())
+}
+
+/// The element at the beginning of these bytes as a cell; `None` for types that are not looked into.
+pub(crate) fn element(dtype: DType, bytes: &[u8]) -> Option<Cell> {
+    macro_rules! number {
+        ($type:ty) => {
+            <$type>::from_le_bytes(*bytes.first_chunk()?)
+        };
+    }
+    Some(match dtype {
+        DType::Bool => Cell::Bool(*bytes.first()? != 0),
+        DType::UInt8 => Cell::Int(number!(u8).into()),
+        DType::Int8 => Cell::Int(number!(i8).into()),
+        DType::UInt16 => Cell::Int(number!(u16).into()),
+        DType::Int16 => Cell::Int(number!(i16).into()),
+        DType::UInt32 => Cell::Int(number!(u32).into()),
+        DType::Int32 => Cell::Int(number!(i32).into()),
+        DType::UInt64 => {
+            let value = number!(u64);
+            i64::try_from(value).map_or(Cell::UInt(value), Cell::Int)
+        }
+        DType::Int64 => Cell::Int(number!(i64)),
+        DType::Float32 => Cell::Float(number!(f32).into()),
+        DType::Float64 => Cell::Float(number!(f64)),
+        _ => return None,
+    })
+}
+
+/// Elements of one type as those of another, where each fits.
+fn cast(from: DType, elements: &[u8], to: DType, data: &mut Vec<u8>) -> Option<()> {
+    if from.num_bytes() == 0 {
+        return None;
+    }
+    for bytes in elements.chunks_exact(from.num_bytes()) {
+        put(&element(from, bytes)?, to, data)?;
+    }
+    Some(())
+}
+
+/// A tensor as the sequence of what it has along its first dimension.
+fn rows_of(
+    feature: &Feature,
+    dtype: DType,
+    shape: &[usize],
+    data: &Bytes,
+    column: &str,
+) -> Result<Value, Misfit> {
+    let Some(bytes) = data.len().checked_div(shape[0]).filter(|_| shape[0] > 0) else {
+        return Ok(Value::List(Vec::new()));
+    };
+    let row = |index: usize| {
+        let part = data.slice(index * bytes..(index + 1) * bytes);
+        let cell = match shape.len() {
+            1 => element(dtype, &part).unwrap_or(Cell::Tensor(dtype, Vec::new(), part)),
+            _ => Cell::Tensor(dtype, shape[1..].to_vec(), part),
+        };
+        value(feature, cell, column)
+    };
+    Ok(Value::List((0..shape[0]).map(row).collect::<Result<_, _>>()?))
+}

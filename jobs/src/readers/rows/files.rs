@@ -1,0 +1,454 @@
+//! Which files the sources of a recipe are, and which split each belongs to.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+
+use crate::builder::{FileSet, SourcePlace, SourceSpec};
+use crate::error::Hinted;
+use crate::readers::rows::RowReader;
+use crate::readers::rows::file::{has_ending, is_archive, set_name};
+use crate::recipe::rows::{Files, files_of};
+use crate::recipe::{Pattern, RowsSpec, SplitFiles, near};
+
+/// How many files share a shard on average, where each file is a row.
+const GROUP_OF_WHOLE_FILES: u64 = 1024;
+/// So many files of rows each have shards of their own; with more, the recipe has to say how many share one.
+const MOST_SOURCES: usize = 50_000;
+/// A set has at most so many times the average.
+const MOST_TIMES: u64 = 16;
+/// Names that messages show.
+const MOST_NAMES: usize = 10;
+
+/// Says which split a file belongs to.
+#[derive(Debug)]
+pub(super) struct Splits {
+    names: Vec<String>,
+    files: Vec<SplitFiles>,
+    by_fraction: bool,
+}
+
+impl Splits {
+    pub(super) fn new(spec: &RowsSpec, names: Vec<String>, files: &[SplitFiles]) -> Self {
+        Self {
+            names,
+            files: files.to_vec(),
+            by_fraction: spec.fractions.is_some(),
+        }
+    }
+
+    /// The split of a file of a source, or of a member of it; 0 where a hash decides later.
+    ///
+    /// # Errors
+    /// It fits none, or two.
+    pub(super) fn of(&self, source: &str, file: &str, member: Option<&str>) -> Result<usize> {
+        if self.by_fraction {
+            return Ok(0);
+        }
+        let fits = |split: &SplitFiles| {
+            let is_source = split.sources.is_empty() || split.sources.iter().any(|name| name == source);
+            let fits = |pattern: &Pattern| {
+                pattern.matches(file).is_some()
+                    || member.is_some_and(|member| pattern.matches(member).is_some())
+            };
+            is_source && (split.patterns.is_empty() || split.patterns.iter().any(fits))
+        };
+        let mut found = self.files.iter().enumerate().filter(|(_, split)| fits(split));
+        let shown = member.map_or(file.to_owned(), |member| format!("{file}, member {member}"));
+        match (found.next(), found.next()) {
+            (Some((split, _)), None) => Ok(split),
+            (Some((first, _)), Some((second, _))) => Err(Hinted::new(
+                format!(
+                    "{shown} belongs to the splits `{}` and `{}`",
+                    self.names[first], self.names[second]
+                ),
+                "make the patterns of the splits exclude each other",
+            )
+            .into()),
+            _ => Err(Hinted::new(
+                format!("{shown} belongs to none of the splits"),
+                "leave it out of the sources, with a narrower `path` or `members`, or add a split for it; patterns of splits are \
+                 those of whole paths, as in `data/train/*.jsonl` or `**/train/**`",
+            )
+            .into()),
+        }
+    }
+}
+
+/// The sources that a recipe's stand for, in order, and for each which of the recipe's it is of.
+///
+/// Takes a look at every folder that a pattern leads through, and at no file.
+///
+/// # Errors
+/// A pattern that nothing fits, a file of two sources, of no split or of two, a split without files.
+pub(super) fn expand(
+    spec: &RowsSpec,
+    splits: &Splits,
+    sources: &[SourceSpec],
+    reader: &dyn RowReader,
+    from: &[String],
+) -> Result<(Vec<SourceSpec>, Vec<u32>)> {
+    let mut found = Found {
+        reader,
+        splits,
+        sources: Vec::new(),
+        rules: Vec::new(),
+        seen: HashSet::new(),
+        used: vec![false; splits.names.len()],
+        is_open: spec.fractions.is_some(),
+    };
+    for (index, (rule, source)) in spec.sources.iter().zip(sources).enumerate() {
+        let place = moved(source, rule.text.as_deref(), from, sources.len() == 1);
+        let files = files_of(&place).map_err(|reason| anyhow::anyhow!("{}: {reason}", rule.at))?;
+        let group = rule.group.unwrap_or(match reader.unit() {
+            "" => GROUP_OF_WHOLE_FILES,
+            _ => 1,
+        });
+        match files {
+            None => {
+                // What is fetched: which members of an archive there are shows later.
+                match splits.of(&rule.name, &source.name, None) {
+                    Ok(split) => found.used[split] = true,
+                    Err(_) if is_archive(&source.name) => found.is_open = true,
+                    Err(error) => return Err(error.context(rule.at.clone())),
+                }
+                found.sources.push(source.clone());
+                found.rules.push(index as u32);
+            }
+            Some(Files::One(path)) => {
+                let text = rule.text.as_deref().unwrap_or(&source.name);
+                let mut spec = source.clone();
+                spec.name = name_of(Path::new(text));
+                spec.place = SourcePlace::Found(path, None);
+                found
+                    .add(&rule.name, index, spec)
+                    .with_context(|| rule.at.clone())?;
+            }
+            Some(Files::Folder(root, pattern)) => {
+                if source.sha256.is_some() || source.bytes.is_some() {
+                    bail!(
+                        "{}: a pattern or folder stands for files of any content; `sha256` and `bytes` are for one file",
+                        rule.at
+                    );
+                }
+                let text = rule.text.as_deref().unwrap_or_default();
+                let prefix = prefix_of(text, &pattern);
+                let before = found.sources.len();
+                found
+                    .add_folder(&rule.name, index, &root, &prefix, &pattern, group)
+                    .with_context(|| rule.at.clone())?;
+                if found.sources.len() == before {
+                    return Err(nothing_fits(&rule.at, &root, &pattern, reader));
+                }
+                if rule.group.is_none() && found.sources.len() - before > MOST_SOURCES {
+                    return Err(Hinted::new(
+                        format!(
+                            "{}: it stands for {} files, each of which would have shards of its own",
+                            rule.at,
+                            found.sources.len() - before
+                        ),
+                        "say how many files share a shard: `group = 1000` beside `path`",
+                    )
+                    .into());
+                }
+            }
+        }
+    }
+    let unused = found.used.iter().position(|used| !used);
+    if let Some(split) = unused.filter(|_| !found.is_open) {
+        let at = &spec.splits_at[split];
+        let names: Vec<&str> = found
+            .sources
+            .iter()
+            .take(1000)
+            .map(|source| source.name.as_str())
+            .collect();
+        let patterns: Vec<String> = splits.files[split]
+            .files
+            .iter()
+            .map(|text| format!("`{text}`"))
+            .collect();
+        let what = match patterns.is_empty() {
+            true => "its sources".to_owned(),
+            false => patterns.join(" or "),
+        };
+        let hint = splits.files[split]
+            .files
+            .iter()
+            .find_map(|text| near(text, names.iter().copied()).first().copied())
+            .map_or(String::new(), |name| format!("; is `{name}` meant?"));
+        let shown = names[..names.len().min(MOST_NAMES)].join(", ");
+        return Err(Hinted::new(
+            format!("{at}: no file fits {what}"),
+            format!("the sources have {shown}{hint}"),
+        )
+        .into());
+    }
+    Ok((found.sources, found.rules))
+}
+
+struct Found<'a> {
+    reader: &'a dyn RowReader,
+    splits: &'a Splits,
+    sources: Vec<SourceSpec>,
+    rules: Vec<u32>,
+    seen: HashSet<String>,
+    /// Whether each split has files.
+    used: Vec<bool>,
+    /// Whether that shows only when archives are read.
+    is_open: bool,
+}
+
+impl Found<'_> {
+    fn add(&mut self, rule_name: &str, rule: usize, source: SourceSpec) -> Result<()> {
+        match self.splits.of(rule_name, &source.name, None) {
+            Ok(split) => self.used[split] = true,
+            Err(_) if is_archive(&source.name) => self.is_open = true,
+            Err(error) => return Err(error),
+        }
+        if !self.seen.insert(source.name.clone()) {
+            return Err(Hinted::new(
+                format!("the file {} is there twice", source.name),
+                "make the paths of the sources exclude each other",
+            )
+            .into());
+        }
+        self.sources.push(source);
+        self.rules.push(rule as u32);
+        Ok(())
+    }
+
+    fn add_folder(
+        &mut self,
+        rule_name: &str,
+        rule: usize,
+        root: &Path,
+        prefix: &str,
+        pattern: &Pattern,
+        group: u64,
+    ) -> Result<()> {
+        let everything = pattern.text() == "**";
+        let endings = self.reader.endings();
+        let mut set = FileSet::default();
+        let mut first = String::new();
+        walk(root, "", &mut |path| {
+            let fits = match everything {
+                true => has_ending(path, endings) || is_archive(path),
+                false => pattern.matches(path).is_some(),
+            };
+            if !fits {
+                return Ok(());
+            }
+            let name = format!("{prefix}{path}");
+            if group == 1 || is_archive(path) {
+                return self.add(rule_name, rule, found_source(name, root.join(path), None));
+            }
+            // Sets begin where a hash says, so that a new file changes only the set that it comes into.
+            let hash = blake3::hash(path.as_bytes());
+            let number = hash
+                .as_bytes()
+                .first_chunk()
+                .map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            let begins = number % group == 0 || set.len() >= group * MOST_TIMES;
+            if begins && !set.is_empty() {
+                let whole = std::mem::take(&mut set);
+                self.add_set(rule, root, set_name(prefix, &first), whole)?;
+            }
+            let split = self.splits.of(rule_name, &name, None)?;
+            self.used[split] = true;
+            if set.is_empty() {
+                path.clone_into(&mut first);
+            }
+            set.push(path);
+            Ok(())
+        })?;
+        if !set.is_empty() {
+            self.add_set(rule, root, set_name(prefix, &first), set)?;
+        }
+        Ok(())
+    }
+
+    fn add_set(&mut self, rule: usize, root: &Path, name: String, set: FileSet) -> Result<()> {
+        if !self.seen.insert(name.clone()) {
+            return Err(Hinted::new(
+                format!("the files {name} are there twice"),
+                "make the paths of the sources exclude each other",
+            )
+            .into());
+        }
+        self.sources
+            .push(found_source(name, root.to_owned(), Some(Arc::new(set))));
+        self.rules.push(rule as u32);
+        Ok(())
+    }
+}
+
+fn found_source(name: String, path: PathBuf, files: Option<Arc<FileSet>>) -> SourceSpec {
+    SourceSpec {
+        name,
+        ..SourceSpec::found(path, files)
+    }
+}
+
+/// The place of a source where the user says to look elsewhere.
+fn moved(source: &SourceSpec, text: Option<&str>, from: &[String], is_only: bool) -> SourcePlace {
+    let (SourcePlace::Path(_), Some(text)) = (&source.place, text) else {
+        return source.place.clone();
+    };
+    let text = Path::new(text);
+    for place in from.iter().filter(|place| !place.contains("://")) {
+        let place = Path::new(place);
+        if !place.is_dir() {
+            if is_only || place.file_name() == text.file_name() {
+                return SourcePlace::Path(place.to_owned());
+            }
+            continue;
+        }
+        // As the recipe has it, else without the folders in front.
+        let parts: Vec<_> = text
+            .components()
+            .filter(|part| matches!(part, std::path::Component::Normal(_)))
+            .collect();
+        for skipped in 0..parts.len() {
+            let rest: PathBuf = parts[skipped..].iter().collect();
+            let candidate = place.join(&rest);
+            let is_pattern = rest.to_str().is_some_and(|rest| rest.contains(['*', '{']));
+            let is_there = match is_pattern {
+                false => candidate.exists(),
+                true => match files_of(&SourcePlace::Path(candidate.clone())) {
+                    Ok(Some(Files::Folder(root, pattern))) => fits_any(&root, &pattern),
+                    _ => false,
+                },
+            };
+            if is_there {
+                return SourcePlace::Path(candidate);
+            }
+        }
+    }
+    source.place.clone()
+}
+
+fn fits_any(root: &Path, pattern: &Pattern) -> bool {
+    let mut found = false;
+    let walked = walk(root, "", &mut |path| {
+        if pattern.matches(path).is_some() {
+            found = true;
+            bail!("found");
+        }
+        Ok(())
+    });
+    found && walked.is_err()
+}
+
+/// The name of a file that a recipe calls so: the path as it is there, or the file's name where it leads out of the recipe's folder.
+fn name_of(path: &Path) -> String {
+    use std::path::Component;
+
+    let mut parts = Vec::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::Normal(part) => parts.push(part.to_string_lossy().into_owned()),
+            _ => {
+                return path
+                    .file_name()
+                    .map_or(String::new(), |name| name.to_string_lossy().into_owned());
+            }
+        }
+    }
+    parts.join("/")
+}
+
+/// What comes before the paths that fit a pattern in the names of files.
+fn prefix_of(text: &str, pattern: &Pattern) -> String {
+    let rest = text.strip_suffix(pattern.text()).unwrap_or(text);
+    let name = name_of(Path::new(rest));
+    match name.is_empty() {
+        true => name,
+        false => name + "/",
+    }
+}
+
+/// Calls `visit` with the path of each file under a folder, in the order of names in each folder. Links to folders are not followed; names that
+/// begin with a dot or end with `~` are left out.
+fn walk(root: &Path, inside: &str, visit: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+    let folder = root.join(inside);
+    let shown = || format!("could not read {}", folder.display());
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(&folder).with_context(shown)? {
+        let entry = entry.with_context(shown)?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else {
+            bail!("{}: the name is not UTF-8", entry.path().display());
+        };
+        if name.starts_with('.') || name.ends_with('~') {
+            continue;
+        }
+        let kind = entry.file_type().with_context(shown)?;
+        let is_file = kind.is_file() || !kind.is_dir() && entry.path().is_file();
+        if kind.is_dir() || is_file {
+            entries.push((name.to_owned().into_boxed_str(), is_file));
+        }
+    }
+    entries.sort_unstable();
+    for (name, is_file) in entries {
+        let path = match inside {
+            "" => name.into_string(),
+            inside => format!("{inside}/{name}"),
+        };
+        if is_file {
+            visit(&path)?;
+        } else {
+            walk(root, &path, visit)?;
+        }
+    }
+    Ok(())
+}
+
+fn nothing_fits(at: &str, root: &Path, pattern: &Pattern, reader: &dyn RowReader) -> anyhow::Error {
+    let mut names = Vec::new();
+    let walked = walk(root, "", &mut |path| {
+        names.push(path.to_owned());
+        match names.len() < 1000 {
+            true => Ok(()),
+            false => bail!("enough"),
+        }
+    });
+    if let Err(error) = walked
+        && names.is_empty()
+    {
+        return error.context(at.to_owned());
+    }
+    let what = match pattern.text() {
+        "**" => format!("ends in {}", reader.endings().join(", ")),
+        text => format!("fits `{text}`"),
+    };
+    let hint = match names.as_slice() {
+        [] => "the folder is empty".to_owned(),
+        names => format!("there are {}", names[..names.len().min(MOST_NAMES)].join(", ")),
+    };
+    Hinted::new(format!("{at}: no file of {} {what}", root.display()), hint).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_do_not_lead_out_of_the_recipes_folder() {
+        for (text, wanted) in [
+            ("data/a.csv", "data/a.csv"),
+            ("./a.csv", "a.csv"),
+            ("../data/a.csv", "a.csv"),
+            ("/data/x/a.csv", "a.csv"),
+        ] {
+            assert_eq!(name_of(Path::new(text)), wanted);
+        }
+        let pattern = Pattern::parse("*.csv").unwrap();
+        assert_eq!(prefix_of("data/x/*.csv", &pattern), "data/x/");
+        assert_eq!(prefix_of("*.csv", &pattern), "");
+        assert_eq!(prefix_of("/data/x/*.csv", &pattern), "x/");
+    }
+}
