@@ -1,7 +1,9 @@
 """Fixtures of the Python tests: a catalog with a dataset built from the golden archive."""
 
+import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -30,6 +32,31 @@ def default_catalog(catalog, monkeypatch):
     monkeypatch.setenv("PREP_CATALOG", str(catalog))
 
 
+# Pytest may have been started with SIGINT ignored, as a background job of a script is. Python then leaves it ignored, and so do all programs
+# that are started from it.
+START = "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+@contextlib.contextmanager
+def started(*words, **options):
+    """A program in a session of its own, of which no process is left behind, however the test ends."""
+    process = subprocess.Popen(list(map(str, words)), start_new_session=True, **options)
+    try:
+        yield process
+    finally:
+        # Its children too, which may be busy.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in filter(None, (process.stdout, process.stderr)):
+            stream.close()
+
+
+def started_as_from_a_terminal(program, **options):
+    """A Python program that Ctrl-C interrupts."""
+    return started(sys.executable, "-c", START, program, **options)
+
+
 @pytest.fixture
 def run(tmp_path):
     """Runs a Python program, warnings as errors; gives the finished process."""
@@ -38,8 +65,10 @@ def run(tmp_path):
         # A file, so that `spawn` finds the main module.
         program = tmp_path / "program.py"
         program.write_text(code)
-        command = [sys.executable, "-W", "error", str(program), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=os.environ)
+        command = [sys.executable, "-W", "error", program, *arguments]
+        with started(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
+            output, errors = process.communicate(timeout=timeout)
+        done = subprocess.CompletedProcess(command, process.returncode, output, errors)
         if check:
             assert (done.returncode, done.stderr) == (0, ""), f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done

@@ -1,5 +1,6 @@
 """Threads, forks, signals, exits: what a loader leaves behind, which is nothing."""
 
+import contextlib
 import gc
 import http.server
 import multiprocessing
@@ -222,12 +223,13 @@ def test_a_killed_process_leaves_nothing_that_stops_the_next(run, tmp_path):
     code = "import prep, sys\nloader = prep.load('cifar10', batch_size=4)\nnext(loader)\nprint('ready', flush=True)\nfor batch in loader: pass"
     program = tmp_path / "endless.py"
     program.write_text(code)
-    running = [subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE) for _ in range(2)]
-    for process in running:
-        assert process.stdout.readline() == b"ready\n"
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with contextlib.ExitStack() as stack:
+        starting = [conftest.started(sys.executable, program, stdout=subprocess.PIPE) for _ in range(2)]
+        running = [stack.enter_context(process) for process in starting]
+        for process in running:
+            assert process.stdout.readline() == b"ready\n"
+            process.kill()
+            process.wait()
     run("import prep\nnext(prep.load('cifar10', batch_size=4))")
 
 
@@ -239,17 +241,48 @@ INTERRUPTS = {
 }
 
 
+def test_a_program_from_a_terminal_is_interrupted_though_pytest_ignores_it(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import time\nprint('ready', flush=True)\ntime.sleep(60)")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with conftest.started_as_from_a_terminal(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"ready\n"
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=10)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.returncode == -signal.SIGINT
+
+
+def test_no_process_of_a_test_that_fails_is_left():
+    """Neither the program nor the child that it has."""
+    code = "import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', 'while True: pass'])\nprint(child.pid, flush=True)\nwhile True: pass"
+    with pytest.raises(ZeroDivisionError), conftest.started(sys.executable, "-c", code, stdout=subprocess.PIPE) as process:
+        child = int(process.stdout.readline())
+        raise ZeroDivisionError
+    assert process.returncode == -signal.SIGKILL
+
+    def is_alive():
+        # The child is nobody's, so that it may be a zombie for a moment.
+        status = pathlib.Path(f"/proc/{child}/stat")
+        return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+    if LINUX:
+        assert settled(is_alive, False) is False
+
+
 @pytest.mark.parametrize("code", INTERRUPTS.values(), ids=INTERRUPTS)
 def test_ctrl_c_is_noticed_within_a_second(code, tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import prep\nprint('ready', flush=True)\n" + code)
-    process = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
-    time.sleep(0.3)
-    start = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=10)
-    assert time.monotonic() - start < 2
+    with conftest.started_as_from_a_terminal(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(0.3)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=10)
+        assert time.monotonic() - start < 2
     assert errors.strip().endswith(b"KeyboardInterrupt") and process.returncode == -signal.SIGINT
 
 
@@ -326,14 +359,11 @@ def test_a_real_ctrl_c_ends_a_build_that_waits_for_a_server(slow_server, tmp_pat
     }
     program = tmp_path / "program.py"
     program.write_text(f"import prep\nprep.build('cifar10', **{options!r})\nprint('built')")
-    process = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
+    with conftest.started_as_from_a_terminal(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert slow_server.reached.wait(30)
         process.send_signal(signal.SIGINT)
         # The server goes on waiting: nothing but the signal ends the build.
         output, errors = process.communicate(timeout=30)
-    finally:
-        process.kill()
     assert not slow_server.free.is_set()
     assert process.returncode == -signal.SIGINT and output == b""
     last = errors.decode().strip().splitlines()[-1]
