@@ -101,6 +101,27 @@ pub trait Builder: Send + Sync {
         None
     }
 
+    /// Whether sources hold examples of one size, with the features' values as they are, and not files of some format: then their number can be
+    /// told from the size of the sources, for `--explain`.
+    fn has_fixed_size(&self) -> bool {
+        true
+    }
+
+    /// What users call a raw example beside its place in [`Raw::part`]: the path of an archive's member. For errors.
+    fn name_of(&self, raw: &Raw) -> Option<String> {
+        let _ = raw;
+        None
+    }
+
+    /// The same for positions in a source whose examples are gone; may read the source once more. For errors about several examples.
+    ///
+    /// # Errors
+    /// The source cannot be read.
+    fn names_in(&self, source: &Source, records: &[u64]) -> Result<Vec<Option<String>>> {
+        let _ = source;
+        Ok(vec![None; records.len()])
+    }
+
     /// Turns a raw example into the values of all features. A pure function, called on many threads.
     ///
     /// # Errors
@@ -550,6 +571,11 @@ impl Source {
     /// An error if the job was asked to stop.
     pub(crate) fn check(&self) -> Result<()> {
         Ok(self.monitor.check()?)
+    }
+
+    /// Tells the user of something odd in it.
+    pub(crate) fn warn(&self, text: String) {
+        self.monitor.warn(text);
     }
 
     /// Counts bytes that were read in another way than by [`open`](Self::open).

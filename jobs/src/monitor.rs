@@ -28,7 +28,8 @@ pub struct Monitor {
     cancelled: Arc<AtomicBool>,
     meters: Mutex<Vec<Arc<Meter>>>,
     notes: Mutex<Vec<Note>>,
-    graphs: Mutex<Vec<Progress>>,
+    /// Those that run, and since when.
+    graphs: Mutex<Vec<(Progress, Instant)>>,
     trace: OnceLock<Trace>,
     facts: Mutex<Facts>,
     /// Retries of reading objects, by this process, before the job.
@@ -393,11 +394,12 @@ pub struct Note {
 pub struct Watched<'a> {
     monitor: &'a Monitor,
     progress: Progress,
+    since: Instant,
 }
 
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
-        self.monitor.refresh(&self.progress, true);
+        self.monitor.refresh(&self.progress, self.since, true);
         // Those of a later graph are their own.
         lock(&self.monitor.graphs).clear();
         let mut facts = lock(&self.monitor.facts);
@@ -444,12 +446,10 @@ impl Monitor {
 
     /// Begins a stage.
     pub fn stage(&self, name: impl Into<String>, unit: Unit, total: Option<u64>) -> Arc<Meter> {
-        self.begin(name.into(), unit, total, false)
+        self.begin(Meter::new(name.into(), unit, total))
     }
 
-    fn begin(&self, name: String, unit: Unit, total: Option<u64>, of_graph: bool) -> Arc<Meter> {
-        let mut meter = Meter::new(name, unit, total);
-        meter.of_graph = of_graph;
+    fn begin(&self, meter: Meter) -> Arc<Meter> {
         let meter = Arc::new(meter);
         lock(&self.meters).push(Arc::clone(&meter));
         meter
@@ -471,14 +471,16 @@ impl Monitor {
     /// Watches a job graph, until the result is dropped: its counts are added to the stages of the same names; those that
     /// the job itself does not meter become stages too.
     pub fn watch<'a>(&'a self, progress: &Progress) -> Watched<'a> {
-        lock(&self.graphs).push(progress.clone());
+        let since = Instant::now();
+        lock(&self.graphs).push((progress.clone(), since));
         Watched {
             monitor: self,
             progress: progress.clone(),
+            since,
         }
     }
 
-    fn refresh(&self, progress: &Progress, over: bool) {
+    fn refresh(&self, progress: &Progress, since: Instant, over: bool) {
         for graph in progress.stages() {
             // Of several stages of one name, the last is the one that runs.
             let found = lock(&self.meters)
@@ -489,7 +491,12 @@ impl Monitor {
             let meter = match found {
                 Some(meter) => meter,
                 None if graph.records == 0 => continue,
-                None => self.begin(graph.name.clone(), Unit::Records, None, true),
+                // It has run since the graph has, not only since somebody looks.
+                None => self.begin(Meter {
+                    of_graph: true,
+                    started: since,
+                    ..Meter::new(graph.name.clone(), Unit::Records, None)
+                }),
             };
             if meter.of_graph {
                 meter.set(graph.records);
@@ -504,8 +511,8 @@ impl Monitor {
     /// All stages so far, in the order in which they began, as this process sees them.
     pub fn stages(&self) -> Vec<Stage> {
         let graphs = lock(&self.graphs).clone();
-        for progress in &graphs {
-            self.refresh(progress, false);
+        for (progress, since) in &graphs {
+            self.refresh(progress, *since, false);
         }
         lock(&self.meters).iter().map(|meter| meter.snapshot()).collect()
     }
@@ -514,7 +521,7 @@ impl Monitor {
     pub fn snapshot(&self) -> Snapshot {
         let stages = self.stages();
         let mut facts = lock(&self.facts).clone();
-        for progress in lock(&self.graphs).iter() {
+        for (progress, _) in lock(&self.graphs).iter() {
             facts.peak_held_bytes = facts.peak_held_bytes.max(progress.peak_held_bytes());
             facts.spilled_bytes += progress.spilled_bytes();
         }
@@ -750,6 +757,7 @@ mod tests {
         let read = monitor.stage("read", Unit::Bytes, Some(100));
         let progress = Progress::new();
         let watched = monitor.watch(&progress);
+        let begun = Instant::now();
         let place = prep_dataflow::Collected::new();
         let options = prep_dataflow::Options::default()
             .workers(2)
@@ -763,6 +771,7 @@ mod tests {
                 .collect(&place);
         })
         .unwrap();
+        let ran = begun.elapsed();
         read.add(100);
         drop(watched);
         let stages = monitor.stages();
@@ -770,6 +779,7 @@ mod tests {
         assert_eq!(names, ["read", "double"]);
         assert_eq!((stages[0].done, stages[0].records), (100, Some(10)));
         assert_eq!((stages[1].done, stages[1].finished), (10, true));
+        assert!(stages[1].elapsed >= ran, "it has run since the graph has");
         assert_eq!(stages[1].workers.len(), 2);
         let (least, most) = stages[1].skew().unwrap();
         assert!(least <= most && stages[1].busy_seconds().unwrap() > 0.0);

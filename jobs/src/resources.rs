@@ -165,10 +165,11 @@ pub(crate) fn full_spill_folder(error: &anyhow::Error) -> Option<Hinted> {
         return None;
     }
     let message = format!(
-        "no space is left in the spill folder {}: at least {} more are needed, {} are free",
+        "no space is left in the spill folder {}: {} are free there once what was spilled is removed, and at least {} more are needed",
         folder.display(),
-        show_size(*needed_bytes),
-        free_bytes(folder).map_or("none".to_owned(), show_size)
+        // The job is over, and its spill files are gone.
+        free_bytes(folder).map_or("none".to_owned(), show_size),
+        show_size(*needed_bytes)
     );
     let hint = "free some space there, name another folder with `--spill-dir`, or allow more `--memory`; the same command goes on \
                 from where it stopped";

@@ -7,7 +7,7 @@ use std::path::{Component, Path};
 
 use anyhow::{Context, Result, bail};
 
-use crate::archive::{Member, MemberKind, Tar, zip};
+use crate::archive::{Member, MemberKind, Tar, leads_out, normal_path, zip};
 use crate::builder::Source;
 
 /// Bytes of an archive's file that are read at a time where members are looked up.
@@ -15,37 +15,64 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// Bytes that are reserved for a member's data because its header says so; more only as they come.
 const BELIEVED_BYTES: u64 = 1 << 20;
 
-/// The path of a member in its plain form, or `None` for what is no part of a dataset: paths that lead out of the archive, absolute ones,
-/// files whose name begins with a dot (what macOS and editors leave behind) or ends with `~`.
-///
-/// Source: `_normpath` in `core/download/extractor.py` of TFDS 4.9, which leaves out the same.
-pub(crate) fn plain_path(path: &str) -> Option<String> {
-    if path.starts_with('/') || path.ends_with('~') || path.contains('\0') {
-        return None;
+/// Members that were left out though they are no hidden files: links, devices, and paths that lead out of the archive.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOut {
+    count: u64,
+    first: String,
+}
+
+impl LeftOut {
+    /// The path under which a member is to be known; `None` if it is left out, which is noted where somebody may miss it.
+    pub(crate) fn path_of(&mut self, member: &Member) -> Option<String> {
+        let path = normal_path(&member.path).filter(|_| member.kind == MemberKind::File);
+        let why = match member.kind {
+            MemberKind::Folder => return None,
+            MemberKind::Other => "is a link or a device",
+            MemberKind::File if leads_out(&member.path) => "leads out of the archive",
+            MemberKind::File => return path,
+        };
+        if self.count == 0 {
+            self.first = format!("`{}` {why}", member.path.escape_debug());
+        }
+        self.count += 1;
+        None
     }
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                // Out of the archive, or out of what led there.
-                parts.pop()?;
-            }
-            part => parts.push(part),
+
+    /// What the user is told about an archive, if there is something to tell.
+    pub(crate) fn text(&self, archive: &str) -> Option<String> {
+        match self.count {
+            0 => None,
+            1 => Some(format!("{archive}: {}, and is left out", self.first)),
+            count => Some(format!("{archive}: {count} members are left out; {}", self.first)),
         }
     }
-    let first = parts.first()?;
-    if first.starts_with('.') || parts.last().is_some_and(|name| name.starts_with('.')) {
-        return None;
+}
+
+/// What is damaged, in words, where an error is damage of an archive rather than a fault of the disk, a stop, or a form that is not read.
+pub(crate) fn damage(error: &anyhow::Error) -> Option<String> {
+    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+
+    for cause in error.chain() {
+        if let Some(error) = cause.downcast_ref::<io::Error>() {
+            return matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
+                .then(|| error.to_string());
+        }
+        if zip::is_damage(cause) {
+            return Some(format!("{error:#}"));
+        }
     }
-    Some(parts.join("/"))
+    None
 }
 
 /// What to do after a member.
 pub(crate) type Visit<'a> = dyn FnMut(&Member, &mut dyn Read) -> Result<ControlFlow<()>> + 'a;
 
 /// Calls `visit` with each file of a tar (packed by gzip or not) or zip archive, in the archive's order, its path in plain form; what
-/// [`plain_path`] leaves out is left out. The data may be read or not. With `counted` it counts as progress.
+/// [`normal_path`] leaves out is left out. The data may be read or not. With `counted` it counts as progress, and the user is told of what
+/// was [left out](LeftOut).
+///
+/// `visit` may get over [damage] of the data that it read. Then the next member of a zip archive follows; of a tar archive nothing follows.
 ///
 /// # Errors
 /// The archive is damaged, cut short or of another kind, or `visit` fails.
@@ -58,18 +85,23 @@ pub(crate) fn each_file(source: &Source, counted: bool, visit: &mut Visit<'_>) -
         .take(4)
         .read_to_end(&mut start)
         .with_context(|| format!("could not read {}", source.name))?;
+    let mut left_out = LeftOut::default();
     if zip::is_zip(&start) {
-        each_of_zip(source, counted, visit)
+        each_of_zip(source, counted, visit, &mut left_out)?;
     } else {
-        each_of_tar(source, counted, visit)
+        each_of_tar(source, counted, visit, &mut left_out)?;
     }
+    if let Some(text) = left_out.text(&source.name).filter(|_| counted) {
+        source.warn(text);
+    }
+    Ok(())
 }
 
 fn open(path: &Path) -> Result<File> {
     File::open(path).with_context(|| format!("could not open {}", path.display()))
 }
 
-fn each_of_tar(source: &Source, counted: bool, visit: &mut Visit<'_>) -> Result<()> {
+fn each_of_tar(source: &Source, counted: bool, visit: &mut Visit<'_>, left_out: &mut LeftOut) -> Result<()> {
     let stream = if counted {
         source.open()?
     } else {
@@ -77,14 +109,15 @@ fn each_of_tar(source: &Source, counted: bool, visit: &mut Visit<'_>) -> Result<
     };
     let mut tar = Tar::new(&source.name, stream);
     while let Some(mut member) = tar.next_member()? {
-        if member.kind != MemberKind::File {
-            continue;
-        }
-        let Some(path) = plain_path(&member.path) else {
+        let Some(path) = left_out.path_of(&member) else {
             continue;
         };
         member.path = path;
-        if visit(&member, &mut tar)?.is_break() {
+        let mut data = Failing {
+            inner: &mut tar,
+            has_failed: false,
+        };
+        if visit(&member, &mut data)?.is_break() || data.has_failed {
             return Ok(());
         }
     }
@@ -92,7 +125,30 @@ fn each_of_tar(source: &Source, counted: bool, visit: &mut Visit<'_>) -> Result<
     Ok(())
 }
 
-fn each_of_zip(source: &Source, counted: bool, visit: &mut Visit<'_>) -> Result<()> {
+/// Notes whether reading has failed.
+struct Failing<R> {
+    inner: R,
+    has_failed: bool,
+}
+
+impl<R: Read> Read for Failing<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let result = self.inner.read(buffer);
+        self.has_failed |= matches!(&result, Err(error) if error.kind() != io::ErrorKind::Interrupted);
+        result
+    }
+}
+
+/// Data of which there is nothing but this to say.
+struct Damaged(String);
+
+impl Read for Damaged {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::Error::new(io::ErrorKind::InvalidData, self.0.clone()))
+    }
+}
+
+fn each_of_zip(source: &Source, counted: bool, visit: &mut Visit<'_>, left_out: &mut LeftOut) -> Result<()> {
     let file = Seekable::new(open(source.path())?, source);
     let mut archive = zip::Zip::open(&source.name, file, source.bytes())?;
     let mut left = source.bytes();
@@ -100,11 +156,16 @@ fn each_of_zip(source: &Source, counted: bool, visit: &mut Visit<'_>) -> Result<
         source.check()?;
         let mut member = archive.member(index)?;
         let packed = archive.packed_bytes(index).min(left);
-        if member.kind == MemberKind::File
-            && let Some(path) = plain_path(&member.path)
-        {
+        if let Some(path) = left_out.path_of(&member) {
             member.path = path;
-            if visit(&member, &mut archive.read(index)?)?.is_break() {
+            let flow = match archive.read(index) {
+                Ok(mut data) => visit(&member, &mut data)?,
+                Err(error) => match damage(&error) {
+                    Some(reason) => visit(&member, &mut Damaged(reason))?,
+                    None => return Err(error),
+                },
+            };
+            if flow.is_break() {
                 return Ok(());
             }
         }
@@ -122,7 +183,7 @@ fn each_of_zip(source: &Source, counted: bool, visit: &mut Visit<'_>) -> Result<
 fn each_of_folder(source: &Source, counted: bool, visit: &mut Visit<'_>) -> Result<()> {
     for path in folder_files(source.path())? {
         source.check()?;
-        let Some(plain) = plain_path(&path) else {
+        let Some(plain) = normal_path(&path) else {
             continue;
         };
         let mut file = open(&source.path().join(&path))?;
@@ -274,27 +335,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_get_their_plain_form_or_are_left_out() {
-        for (path, plain) in [
-            ("a/b.jpg", Some("a/b.jpg")),
-            ("./a//b.jpg", Some("a/b.jpg")),
-            ("a/./c/../b.jpg", Some("a/b.jpg")),
-            ("a\\b", Some("a\\b")),
-            (".a/b", None),
-            ("a/.b", None),
-            ("a/.b/c", Some("a/.b/c")),
-            ("/etc/passwd", None),
-            ("../a", None),
-            ("a/../../b", None),
-            ("a/..", None),
-            ("", None),
-            (".", None),
-            ("a~", None),
-            ("__MACOSX/a/._b.jpg", None),
-            ("a\0b", None),
-        ] {
-            assert_eq!(plain_path(path).as_deref(), plain, "{path}");
+    fn what_is_left_out_is_told_unless_it_is_hidden() {
+        let member = |path: &str, kind| Member {
+            path: path.to_owned(),
+            kind,
+            bytes: 0,
+            offset: 0,
+            data_offset: 0,
+        };
+        let mut left_out = LeftOut::default();
+        for path in ["a/.b", "a~", "a/b"] {
+            left_out.path_of(&member(path, MemberKind::File));
         }
+        left_out.path_of(&member("/a", MemberKind::Folder));
+        assert_eq!(left_out.text("a.tar"), None);
+        assert_eq!(left_out.path_of(&member("a/../../b", MemberKind::File)), None);
+        let told = left_out.text("a.tar").unwrap();
+        assert_eq!(
+            told,
+            "a.tar: `a/../../b` leads out of the archive, and is left out"
+        );
+        assert_eq!(left_out.path_of(&member("link", MemberKind::Other)), None);
+        let told = left_out.text("a.tar").unwrap();
+        assert!(
+            told.starts_with("a.tar: 2 members are left out; `a/../../b` "),
+            "{told}"
+        );
     }
 
     #[test]

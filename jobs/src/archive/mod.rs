@@ -8,17 +8,17 @@ mod zip;
 
 use std::io::{self, Read};
 
-pub(crate) use members::{each_file, folder_files, read_after, read_all};
+pub(crate) use members::{LeftOut, damage, each_file, folder_files, read_after, read_all};
 pub use section::Section;
 pub use stream::Stream;
 pub use tar::{Member, MemberKind, Tar};
 
 /// The path of an archive's member without detours, as a name: `./a//b/../c` is `a/c`. `None` for what TFDS leaves out: absolute paths,
-/// those that lead out of the archive, hidden files, and backups (`name~`).
+/// those that lead out of the archive, hidden files (what macOS and editors leave behind), and backups (`name~`); and for names with a zero byte.
 ///
 /// Source: TFDS 4.9, `core/download/extractor.py` (`_normpath`).
 pub fn normal_path(path: &str) -> Option<String> {
-    if path.starts_with('/') {
+    if path.starts_with('/') || path.contains('\0') {
         return None;
     }
     let mut parts: Vec<&str> = Vec::new();
@@ -36,6 +36,24 @@ pub fn normal_path(path: &str) -> Option<String> {
         return None;
     }
     Some(parts.join("/"))
+}
+
+/// Whether a path is absolute, or leads out of the archive.
+fn leads_out(path: &str) -> bool {
+    let mut depth = 0u64;
+    path.starts_with('/')
+        || path.split('/').any(|part| match part {
+            "" | "." => false,
+            ".." => {
+                let at_top = depth == 0;
+                depth = depth.saturating_sub(1);
+                at_top
+            }
+            _ => {
+                depth += 1;
+                false
+            }
+        })
 }
 
 /// A stream of bytes of which some may be left out, perhaps without reading them.
@@ -84,9 +102,21 @@ mod tests {
             ("a/.b", None),
             ("a/.b/c", Some("a/.b/c")),
             ("a/b~", None),
+            ("a~", None),
+            ("a/./c/../b.jpg", Some("a/b.jpg")),
+            ("a\\b", Some("a\\b")),
+            ("a/../../b", None),
+            (".", None),
+            ("__MACOSX/a/._b.jpg", None),
+            ("a\0b", None),
         ];
         for (path, wanted) in cases {
             assert_eq!(normal_path(path).as_deref(), wanted, "{path}");
+            assert_eq!(
+                leads_out(path),
+                ["/b", "../b", "a/../../b"].contains(&path),
+                "{path}"
+            );
         }
     }
 }

@@ -143,10 +143,12 @@ impl<R: Skip> Tar<R> {
             let bytes =
                 |range: std::ops::Range<usize>| header[range].iter().map(|b| u64::from(*b)).sum::<u64>();
             if sum != Some(bytes(0..148) + bytes(156..BLOCK_BYTES) + 8 * u64::from(b' ')) {
-                return Err(self.damaged(
-                    offset,
-                    "the header of a member does not match its checksum, or this is no tar archive",
-                ));
+                let reason = match packed_by(&header) {
+                    Some(kind) if offset == 0 => format!("this is no tar archive, but {kind}"),
+                    _ => "the header of a member does not match its checksum, or this is no tar archive"
+                        .to_owned(),
+                };
+                return Err(self.damaged(offset, &reason));
             }
             let Some(stated) = number(&header[124..136]) else {
                 return Err(self.damaged(offset, "the size of a member is not a number"));
@@ -336,6 +338,25 @@ impl<R: Skip> Read for Tar<R> {
     }
 }
 
+/// What a file is that begins so and is no tar archive.
+fn packed_by(start: &[u8]) -> Option<&'static str> {
+    let kinds: [(&[u8], &str); 6] = [
+        (b"\x1f\x8b", "packed by gzip; unpack it with `gunzip`"),
+        (b"BZh", "packed by bzip2; unpack it with `bunzip2`"),
+        (b"\xfd7zXZ\0", "packed by xz; unpack it with `unxz`"),
+        (
+            b"\x28\xb5\x2f\xfd",
+            "packed by Zstandard; unpack it with `unzstd`",
+        ),
+        (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
+        (b"Rar!\x1a\x07", "a RAR archive"),
+    ];
+    kinds
+        .iter()
+        .find(|(magic, _)| start.starts_with(magic))
+        .map(|(_, kind)| *kind)
+}
+
 fn until_zero(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
@@ -493,6 +514,25 @@ mod tests {
                 Ok(found) => assert!(found.len() <= 2 && found[..] == whole[..found.len()], "{length}"),
                 Err(error) => assert!(error.to_string().contains("cut short"), "{length}: {error}"),
             }
+        }
+    }
+
+    #[test]
+    fn other_kinds_of_files_are_told_by_their_first_bytes() {
+        for (start, said) in [
+            (&b"BZh91AY&SY"[..], "packed by bzip2"),
+            (b"\xfd7zXZ\0", "packed by xz"),
+            (b"\x28\xb5\x2f\xfd", "packed by Zstandard"),
+            (b"\x1f\x8b\x08", "packed by gzip"),
+            (
+                b"<html>",
+                "does not match its checksum, or this is no tar archive",
+            ),
+        ] {
+            let mut file = start.to_vec();
+            file.resize(2000, 7);
+            let error = list(&file).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
         }
     }
 

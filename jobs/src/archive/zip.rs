@@ -175,6 +175,11 @@ impl<R: Read> Read for Checked<R> {
     }
 }
 
+/// Whether an error says that an archive is damaged.
+pub(crate) fn is_damage(error: &(dyn std::error::Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(ZipError::InvalidArchive(_)))
+}
+
 fn explain(name: &str, member: Option<&str>, error: ZipError) -> anyhow::Error {
     let place = member.map_or(name.to_owned(), |member| format!("{name}, member {member}"));
     match error {

@@ -23,14 +23,20 @@ pub(crate) fn unpacked_bytes(path: &Path) -> Option<u64> {
     (unpacked >= packed / 2).then_some(unpacked)
 }
 
-/// How many examples there are in so many unpacked bytes, where every example has the same size.
+/// How many examples there are in so many unpacked bytes, where every example has the same size. Encoded pictures do not, and texts alone do not.
 pub(crate) fn records(features: &Features, unpacked: Option<u64>) -> Option<u64> {
     let mut example: u64 = 0;
+    let mut has_values = false;
     for (_, feature) in features.iter() {
         example += match feature {
             // A label is a byte in most raw formats, whatever its type is later.
             Feature::ClassLabel { .. } => 1,
+            Feature::Image {
+                encoding_format: Some(format),
+                ..
+            } if format == "jpeg" => return None,
             Feature::Tensor { .. } | Feature::Scalar { .. } | Feature::Image { .. } => {
+                has_values = true;
                 let shape = feature.shape()?;
                 let values = shape
                     .iter()
@@ -42,7 +48,10 @@ pub(crate) fn records(features: &Features, unpacked: Option<u64>) -> Option<u64>
             _ => return None,
         };
     }
-    unpacked?.checked_div(example)
+    if !has_values {
+        return None;
+    }
+    unpacked?.checked_div(example).filter(|count| *count > 0)
 }
 
 /// Bytes of a value, where all have as many.
@@ -97,5 +106,24 @@ mod tests {
         assert_eq!(records(&features(Some(32)), Some(3073 * 10)), Some(10));
         assert_eq!(records(&features(None), Some(3073 * 10)), None);
         assert_eq!(records(&features(Some(32)), None), None);
+        // Less than one is as good as not known.
+        assert_eq!(records(&features(Some(32)), Some(3000)), None);
+    }
+
+    #[test]
+    fn texts_and_jpegs_are_of_no_size() {
+        let label = Feature::ClassLabel {
+            num_classes: 2,
+            names: Vec::new(),
+        };
+        let jpeg = Feature::Image {
+            shape: vec![Some(32), Some(32), Some(3)],
+            dtype: DType::UInt8,
+            encoding_format: Some("jpeg".to_owned()),
+        };
+        for content in [Feature::Text, jpeg] {
+            let features = Features::new(vec![("content".into(), content), ("label".into(), label.clone())]);
+            assert_eq!(records(&features.unwrap(), Some(1 << 20)), None);
+        }
     }
 }

@@ -87,8 +87,15 @@ struct Ledger {
 
 impl Ledger {
     /// Decides about a damaged record: an error if the job is to stop.
-    fn fault(&self, split: usize, part: u32, record: u64, reason: anyhow::Error) -> Result<()> {
-        let place = self.parts.place(part, record);
+    fn fault(
+        &self,
+        split: usize,
+        part: u32,
+        record: u64,
+        name: Option<&str>,
+        reason: anyhow::Error,
+    ) -> Result<()> {
+        let place = named(self.parts.place(part, record), name);
         let most = match self.on_error {
             OnError::Fail => {
                 let hint = match crate::error::find::<Hinted>(&reason) {
@@ -122,6 +129,11 @@ impl Ledger {
         }
         Ok(())
     }
+}
+
+/// `name, record 7, member a/b.jpg`.
+fn named(place: String, name: Option<&str>) -> String {
+    name.map_or(place.clone(), |name| format!("{place}, member {name}"))
 }
 
 /// Runs the graph.
@@ -163,6 +175,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     let inputs = Arc::new(plan.builder.inputs());
     let (num_inputs, num_groups) = (inputs.len(), spec.num_groups());
     let (builder, sources) = (Arc::clone(&plan.builder), Arc::clone(&plan.sources));
+    let names = (Arc::clone(&plan.builder), Arc::clone(&plan.sources));
     let shards = Arc::new(plan.shards);
     let by_reference = plan.by_reference;
     let graph = {
@@ -234,7 +247,15 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     watcher.thread().unpark();
     let _ = watcher.join();
     drop(watched);
-    let counts = settle(&plan.team, plan.may_restart, result, &ledger, &spec, &progress)?;
+    let translate = |error| translate(error, &ledger, &spec, &*names.0, &names.1);
+    let counts = settle(
+        &plan.team,
+        plan.may_restart,
+        result,
+        &ledger,
+        &translate,
+        &progress,
+    )?;
     encode_meter.finish();
     if counts.left_out > 0 {
         monitor.note(format!(
@@ -281,7 +302,7 @@ fn settle(
     may_restart: bool,
     result: Result<prep_dataflow::Report, Error>,
     ledger: &Ledger,
-    spec: &crate::builder::DatasetSpec,
+    translate: &dyn Fn(Error) -> anyhow::Error,
     progress: &prep_dataflow::Progress,
 ) -> Result<Counts> {
     let own = Counts {
@@ -323,12 +344,12 @@ fn settle(
     let (again, counts) = match (told, result) {
         // Where a process was lost, the graph says so as well as this does.
         (_, Err(error)) if start_over(&error).is_none() && !is_elsewhere(&error) => {
-            return Err(translate(error, ledger, spec));
+            return Err(translate(error));
         }
         (Err(error), result) => {
-            return Err(result.err().map_or(error, |error| translate(error, ledger, spec)));
+            return Err(result.err().map_or(error, translate));
         }
-        (Ok((None, _)), Err(error)) => return Err(translate(error, ledger, spec)),
+        (Ok((None, _)), Err(error)) => return Err(translate(error)),
         (Ok((again, counts)), _) => (again, counts),
     };
     if let Some(reason) = again {
@@ -433,7 +454,13 @@ fn cut(
 }
 
 /// The errors of the graph in the words of a build.
-fn translate(error: Error, ledger: &Ledger, spec: &crate::builder::DatasetSpec) -> anyhow::Error {
+fn translate(
+    error: Error,
+    ledger: &Ledger,
+    spec: &crate::builder::DatasetSpec,
+    builder: &dyn Builder,
+    sources: &[Source],
+) -> anyhow::Error {
     match error {
         Error::Stage { stage, source } => match source.downcast::<Carried>() {
             Ok(carried) => carried.0,
@@ -443,10 +470,7 @@ fn translate(error: Error, ledger: &Ledger, spec: &crate::builder::DatasetSpec) 
         Error::DuplicateKey {
             split, key, origins, ..
         } => {
-            let [first, second] = origins.map(|origin| {
-                let (part, record) = prep_dataflow::split_origin(origin);
-                ledger.parts.place(part, record)
-            });
+            let [first, second] = places(origins, ledger, builder, sources);
             let split = spec
                 .splits
                 .get(split as usize / spec.sources_of_split().max(1))
@@ -462,6 +486,29 @@ fn translate(error: Error, ledger: &Ledger, spec: &crate::builder::DatasetSpec) 
         }
         other => team::explain(other),
     }
+}
+
+/// What two examples are called. Where one source has both, it is read once more at most.
+fn places(origins: [u64; 2], ledger: &Ledger, builder: &dyn Builder, sources: &[Source]) -> [String; 2] {
+    let [(first, one), (second, two)] = origins.map(prep_dataflow::split_origin);
+    let names = |part: u32, records: &[u64]| {
+        let name = ledger.parts.name(part);
+        sources
+            .iter()
+            .find(|source| source.name == name)
+            .and_then(|source| builder.names_in(source, records).ok())
+            .unwrap_or_else(|| vec![None; records.len()])
+    };
+    let found = if first == second {
+        names(first, &[one, two])
+    } else {
+        [names(first, &[one]), names(second, &[two])].concat()
+    };
+    let name = |index: usize| found.get(index).and_then(Option::as_deref);
+    [
+        named(ledger.parts.place(first, one), name(0)),
+        named(ledger.parts.place(second, two), name(1)),
+    ]
 }
 
 /// Encodes raw examples, on one worker.
@@ -498,7 +545,9 @@ impl Encoder {
                 return Ok(None);
             }
             Err(reason) => {
-                self.ledger.fault(raw.split, raw.part, raw.record, reason)?;
+                let name = self.builder.name_of(raw);
+                self.ledger
+                    .fault(raw.split, raw.part, raw.record, name.as_deref(), reason)?;
                 return Ok(None);
             }
         };
@@ -695,7 +744,7 @@ impl OutputSink for Sink<'_> {
     }
 
     fn fault(&mut self, split: usize, part: u32, record: u64, reason: &str) -> Result<()> {
-        self.ledger.fault(split, part, record, anyhow!("{reason}"))
+        self.ledger.fault(split, part, record, None, anyhow!("{reason}"))
     }
 
     fn warn(&mut self, text: &str) {

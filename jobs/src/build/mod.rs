@@ -351,7 +351,7 @@ fn leave_out_absent(mut request: BuildRequest) -> Result<BuildRequest> {
     if spec.sources.iter().all(|source| !source.optional) {
         return Ok(request);
     }
-    let present = fetch::present(&spec.sources, &request.from)?;
+    let (present, suspects) = fetch::present(&spec.sources, &request.from)?;
     if present.iter().all(|present| *present) {
         return Ok(request);
     }
@@ -384,6 +384,9 @@ fn leave_out_absent(mut request: BuildRequest) -> Result<BuildRequest> {
         absent.join(", "),
         left_out.join(", ")
     ));
+    for suspect in suspects {
+        request.monitor.warn(suspect);
+    }
     request.builder = builder;
     Ok(request)
 }
@@ -637,6 +640,14 @@ impl Build {
         if self.request.on_error == OnError::Fail && manifest.splits.iter().any(|split| split.skipped > 0) {
             return different("was built with damaged records left out");
         }
+        let skipped: u64 = manifest.splits.iter().map(|split| split.skipped).sum();
+        if let OnError::Skip(Some(most)) = self.request.on_error
+            && skipped > most
+        {
+            return different(&format!(
+                "was built with {skipped} damaged records left out, where {most} may be"
+            ));
+        }
         if manifest.sources.len() != self.spec.sources.len() {
             return different("was built from other sources");
         }
@@ -757,13 +768,15 @@ impl Build {
         let has_remote = located.iter().any(|place| matches!(place, Located::Url(_)));
         let name = if has_remote { "fetch" } else { "sources" };
         let fetch = graph.stage(name, sources, &[]);
-        let records = estimate::records(&self.spec.features, unpacked);
-        let inputs = request.builder.inputs().len();
+        let records =
+            estimate::records(&self.spec.features, unpacked).filter(|_| request.builder.has_fixed_size());
+        let inputs = match request.builder.inputs().len() {
+            1 => "1 input, on a thread of its own".to_owned(),
+            inputs => format!("{inputs} inputs, each on a thread of its own"),
+        };
         let read = graph.stage(
             "read",
-            [format!(
-                "{inputs} inputs, each on a thread of its own; nothing is unpacked to disk"
-            )],
+            [format!("{inputs}; nothing is unpacked to disk")],
             &[(
                 fetch,
                 Flow::new().bytes(packed).how("checked against size and SHA-256"),

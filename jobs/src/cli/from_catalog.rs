@@ -1,5 +1,7 @@
 //! What commands that take a dataset's name share: the catalog, opened, and its errors with their advice.
 
+use std::path::Path;
+
 use prep_catalog::{Catalog, DatasetName, Resolved};
 use prep_loader::Dataset;
 
@@ -15,13 +17,31 @@ pub(crate) fn catalog(given: Option<&str>) -> anyhow::Result<Catalog> {
 
 /// Finds the version that a name means.
 pub(crate) fn resolve(given: Option<&str>, name: &str) -> anyhow::Result<Resolved> {
+    refuse_absent_path(name)?;
     let name = DatasetName::parse(name).map_err(advise)?;
     catalog(given)?.resolve(&name).map_err(advise)
 }
 
 /// Opens a split of a dataset.
 pub(crate) fn open(given: Option<&str>, name: &str, split: &str) -> anyhow::Result<Dataset> {
+    refuse_absent_path(name)?;
     prep_loader::open(&catalog(given)?, name, split).map_err(explain)
+}
+
+/// Says of a path that there is nothing there, rather than that it is no dataset's name.
+fn refuse_absent_path(text: &str) -> anyhow::Result<()> {
+    let is_path = text.starts_with(['/', '.', '~']) && DatasetName::parse(text).is_err()
+        || [".array_record", ".tfrecord"]
+            .iter()
+            .any(|part| text.contains(part));
+    if !is_path || Path::new(text).exists() {
+        return Ok(());
+    }
+    Err(Hinted::new(
+        format!("there is no file or folder `{text}`"),
+        "give the path of a record file or of a dataset's folder, or the name of a dataset: `prep list` shows those",
+    )
+    .into())
 }
 
 /// A catalog's error with its advice.
@@ -44,5 +64,27 @@ pub(crate) fn explain(error: prep_loader::Error) -> anyhow::Error {
         prep_loader::Error::Catalog(error) => advise(error),
         prep_loader::Error::Split { .. } | prep_loader::Error::Options(_) => Usage(error.to_string()).into(),
         error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_where_nothing_is_is_told_as_that() {
+        for path in [
+            "/no/such",
+            "./no-such",
+            "no/such.array_record-00000-of-00001",
+            "~/x",
+        ] {
+            let error = resolve(Some("/no/such/catalog"), path).unwrap_err().to_string();
+            assert_eq!(error, format!("there is no file or folder `{path}`"));
+        }
+        let error = resolve(Some("/no/such/catalog"), "cifar10")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("no dataset `cifar10`"), "{error}");
     }
 }

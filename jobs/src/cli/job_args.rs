@@ -208,6 +208,14 @@ pub(crate) fn run_job<T>(
             check_place(what, path)?;
         }
     }
+    // Pipes and devices may take both.
+    if let (Some(report), Some(trace)) = (&args.report, &args.trace)
+        && report == trace
+        && !std::fs::metadata(report).is_ok_and(|there| !there.is_file())
+    {
+        let text = format!("`--report` and `--trace` both name {}", report.display());
+        return Err(Usage(text).into());
+    }
     if let Some(path) = &args.trace {
         let trace = Trace::create(path, args.process)
             .with_context(|| format!("could not write the trace {}", path.display()))?;

@@ -53,14 +53,14 @@ pub fn locate(specs: &[SourceSpec], from: &[String]) -> Result<Vec<Located>> {
     if missing.is_empty() {
         return Ok(located);
     }
-    Err(report(&missing, &places))
+    Err(report(specs, &missing, &places))
 }
 
-/// Which of the sources are there: those that are optional may be absent, but not all of them.
+/// Which of the sources are there: those that are optional may be absent, but not all of them. And what may be wrong about those that are not.
 ///
 /// # Errors
 /// As [`locate`], where no optional source is there.
-pub(crate) fn present(specs: &[SourceSpec], from: &[String]) -> Result<Vec<bool>> {
+pub(crate) fn present(specs: &[SourceSpec], from: &[String]) -> Result<(Vec<bool>, Vec<String>)> {
     let places: Vec<From> = from.iter().map(|text| parse(text)).collect::<Result<_>>()?;
     let is_there = |spec: &SourceSpec| {
         if from.is_empty() {
@@ -85,7 +85,14 @@ pub(crate) fn present(specs: &[SourceSpec], from: &[String]) -> Result<Vec<bool>
     {
         locate(specs, from)?;
     }
-    Ok(present)
+    let missing: Vec<&str> = specs
+        .iter()
+        .zip(&present)
+        .filter(|(_, present)| !**present)
+        .map(|(spec, _)| spec.name.as_str())
+        .collect();
+    let suspects = suspects(specs, &missing, &places);
+    Ok((present, suspects))
 }
 
 fn own_place(spec: &SourceSpec) -> Result<Located> {
@@ -174,7 +181,7 @@ fn find(spec: &SourceSpec, place: &From, only_source: bool) -> Option<Located> {
     }
 }
 
-fn report(missing: &[&str], places: &[From]) -> anyhow::Error {
+fn report(specs: &[SourceSpec], missing: &[&str], places: &[From]) -> anyhow::Error {
     const MOST_NAMES: usize = 20;
     let quoted: Vec<String> = missing.iter().map(|name| format!("`{name}`")).collect();
     let mut message = format!("could not find {}", quoted.join(", "));
@@ -196,15 +203,84 @@ fn report(missing: &[&str], places: &[From]) -> anyhow::Error {
             }
         };
     }
-    for name in missing {
-        if let Some(other) = near(name, known.iter().copied()).first() {
-            hints.push(format!("is `{other}` meant to be `{name}`? Then rename it"));
-        }
+    // What is there under a name of its own is meant to be that.
+    known.retain(|name| specs.iter().all(|spec| spec.name != *name));
+    for (name, other) in misspelt(missing, &known) {
+        hints.push(format!("is `{other}` meant to be `{name}`? Then rename it"));
+    }
+    let deeper = in_subfolders(missing, places);
+    if let Some((name, folder)) = deeper.first() {
+        let folder = folder.display();
+        hints.push(format!("`{name}` is in {folder}: pass `--from {folder}`"));
     }
     if hints.is_empty() {
         hints.push("put the files in one folder under these names and pass `--from FOLDER`".to_owned());
     }
     Hinted::new(message, hints.join("; ")).into()
+}
+
+/// What may be wrong where optional sources were not found: each with the file that is perhaps meant, or the folder that has it.
+fn suspects(specs: &[SourceSpec], missing: &[&str], places: &[From]) -> Vec<String> {
+    let mut known: Vec<&str> = Vec::new();
+    for place in places {
+        if let From::Folder(_, names) = place {
+            known.extend(names.iter().map(String::as_str));
+        }
+    }
+    known.retain(|name| specs.iter().all(|spec| spec.name != *name));
+    let misspelt = misspelt(missing, &known)
+        .into_iter()
+        .map(|(name, other)| format!("is `{other}` meant to be `{name}`?"));
+    let deeper = in_subfolders(missing, places)
+        .into_iter()
+        .map(|(name, folder)| format!("there is a `{name}` in {}", folder.display()));
+    misspelt.chain(deeper).collect()
+}
+
+/// Names that look like the missing ones, each for the one that it is nearest to.
+fn misspelt<'a>(missing: &[&'a str], known: &[&'a str]) -> Vec<(&'a str, &'a str)> {
+    let mut pairs: Vec<(&str, &str)> = Vec::new();
+    for other in known {
+        if let Some(name) = near(other, missing.iter().copied()).first()
+            && !pairs.iter().any(|(paired, _)| paired == name)
+        {
+            pairs.push((name, other));
+        }
+    }
+    pairs
+}
+
+/// Missing files that are in subfolders, at most three deep, with these. Looks at so many entries at most, as a folder may be anything.
+fn in_subfolders(missing: &[&str], places: &[From]) -> Vec<(String, PathBuf)> {
+    const MOST_DEPTH: usize = 3;
+    const MOST_ENTRIES: usize = 10_000;
+    let mut found = Vec::new();
+    let mut left = MOST_ENTRIES;
+    for place in places {
+        let From::Folder(root, _) = place else { continue };
+        let mut folders = vec![(root.clone(), 0)];
+        while let Some((folder, depth)) = folders.pop() {
+            let Ok(entries) = std::fs::read_dir(&folder) else {
+                continue;
+            };
+            for entry in entries.flatten().take(left) {
+                left -= 1;
+                let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                if is_folder && depth < MOST_DEPTH {
+                    folders.push((entry.path(), depth + 1));
+                }
+                let name = entry.file_name();
+                if let Some(name) = missing.iter().find(|missing| name == **missing)
+                    && !is_folder
+                    && depth > 0
+                {
+                    found.push(((*name).to_owned(), folder.clone()));
+                }
+            }
+        }
+    }
+    found.sort();
+    found
 }
 
 #[cfg(test)]
@@ -293,6 +369,58 @@ mod tests {
         assert!(
             hint.contains("is `cifar10-binary.tar.gz` meant to be `cifar-10-binary.tar.gz`?"),
             "{hint}"
+        );
+    }
+
+    /// Bug log: B57.
+    #[test]
+    fn a_misspelt_file_is_meant_to_be_the_one_that_it_is_nearest_to() {
+        let specs = ["img_train.tar", "img_val.tar", "img_test.tar"].map(spec);
+        let misspelt = folder(&["img_trian.tar"]);
+        let error = locate(&specs, &[text(misspelt.path())]).unwrap_err();
+        let hint = &error.downcast_ref::<Hinted>().unwrap().hint;
+        assert_eq!(
+            hint,
+            "is `img_trian.tar` meant to be `img_train.tar`? Then rename it"
+        );
+    }
+
+    #[test]
+    fn files_in_a_subfolder_are_found_for_the_hint() {
+        let outer = folder(&["notes"]);
+        let inner = outer.path().join("a/b");
+        std::fs::create_dir_all(&inner).unwrap();
+        std::fs::write(inner.join("c.gz"), b"x").unwrap();
+        let error = locate(&[spec("c.gz")], &[text(outer.path())]).unwrap_err();
+        let hint = &error.downcast_ref::<Hinted>().unwrap().hint;
+        assert!(
+            hint.contains(&format!("pass `--from {}`", inner.display())),
+            "{hint}"
+        );
+    }
+
+    #[test]
+    fn of_optional_files_that_are_absent_the_near_ones_are_told() {
+        let mut specs = ["img_train.tar", "img_val.tar", "img_test.tar"].map(spec);
+        for spec in &mut specs {
+            spec.optional = true;
+        }
+        let there = folder(&["img_train.tar", "img_vall.tar"]);
+        std::fs::create_dir(there.path().join("more")).unwrap();
+        std::fs::write(there.path().join("more/img_test.tar"), b"x").unwrap();
+        let (present, suspects) = present(&specs, &[text(there.path())]).unwrap();
+        assert_eq!(present, [true, false, false]);
+        assert_eq!(suspects[0], "is `img_vall.tar` meant to be `img_val.tar`?");
+        assert!(
+            suspects[1].starts_with("there is a `img_test.tar` in "),
+            "{suspects:?}"
+        );
+        let whole = folder(&["img_train.tar", "img_val.tar", "img_test.tar"]);
+        assert!(
+            super::present(&specs, &[text(whole.path())])
+                .unwrap()
+                .1
+                .is_empty()
         );
     }
 

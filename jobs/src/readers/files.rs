@@ -11,8 +11,8 @@ use bytes::Bytes;
 use prep_formats::features::Feature;
 use prep_formats::value::{DType, Value};
 
-use crate::archive::{each_file, read_after};
-use crate::builder::{Input, Output, Raw};
+use crate::archive::{damage, each_file, read_after};
+use crate::builder::{Input, Output, Raw, Source};
 use crate::error::Hinted;
 use crate::readers::pack::{pack, unpack};
 use crate::recipe::{Caught, Contents, Names, Pattern, ReaderSpec, Recipe, Template, near};
@@ -99,7 +99,17 @@ impl Files {
             fits: vec![0; self.splits.len()],
             ..Seen::default()
         };
-        each_file(source, true, &mut |member, data| {
+        // One part for the whole archive: a name for each of millions of members would have to be kept.
+        let part = output.part(&source.name);
+        // A damaged archive is told as a fault of the split whose file was last; before any file, of the first that has files of it.
+        let mut last = self
+            .splits
+            .iter()
+            .position(|split| split.sources.is_empty() || split.sources.contains(&source.name))
+            .unwrap_or(0);
+        let mut is_told = false;
+        let result = each_file(source, true, &mut |member, data| {
+            let record = seen.files;
             seen.files += 1;
             if seen.names.len() < MOST_NAMES {
                 seen.names.push(member.path.clone());
@@ -108,14 +118,35 @@ impl Files {
                 return Ok(ControlFlow::Continue(()));
             };
             seen.fits[split] += 1;
+            last = split;
             let names = self.names(split, &member.path, &caught);
             let key = self.key.render_with(&names);
-            let part = output.part(&format!("{}, member {}", source.name, member.path));
             let mut packed = pack(&[member.path.as_bytes()], member.bytes.min(1 << 20) as usize)?;
-            read_after(&mut packed, &source.name, member, data, MOST_FILE_BYTES)?;
-            output.emit(Raw::new(split, 0, part, packed).with_key(key))?;
+            match read_after(&mut packed, &source.name, member, data, MOST_FILE_BYTES) {
+                Ok(()) => output.emit(Raw::new(split, record, part, packed).with_key(key))?,
+                Err(error) => {
+                    let Some(reason) = damage(&error) else {
+                        return Err(error);
+                    };
+                    is_told = true;
+                    output.fault(split, part, record, &reason)?;
+                    is_told = false;
+                }
+            }
             Ok(ControlFlow::Continue(()))
-        })?;
+        });
+        if let Err(error) = result {
+            match damage(&error).filter(|_| !is_told) {
+                Some(reason) if seen.files > 0 => output.fault(last, part, seen.files, &reason)?,
+                Some(_) => {
+                    return Err(error.context(Hinted::new(
+                        format!("could not read {}", source.path().display()),
+                        "the source is damaged, or no archive; get it again",
+                    )));
+                }
+                None => return Err(error),
+            }
+        }
         let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(input.index, seen);
         if all.len() < inputs {
@@ -227,6 +258,11 @@ impl Files {
         bail!(Hinted::new(message, hint))
     }
 
+    pub(super) fn name_of(&self, raw: &Raw) -> Option<String> {
+        let [path, _] = unpack(&raw.data).ok()?;
+        Some(String::from_utf8_lossy(&path).into_owned())
+    }
+
     pub(super) fn decode<'a>(
         &'a self,
         raw: &Raw,
@@ -262,6 +298,27 @@ impl Files {
         values.push((&self.contents, contents));
         Ok(())
     }
+}
+
+/// The paths of files of an archive, by their position among all.
+pub(super) fn paths_at(source: &Source, records: &[u64]) -> Result<Vec<Option<String>>> {
+    let mut found = vec![None; records.len()];
+    let most = records.iter().max().copied().unwrap_or(0);
+    let mut position = 0;
+    each_file(source, false, &mut |member, _| {
+        for (slot, wanted) in found.iter_mut().zip(records) {
+            if *wanted == position {
+                *slot = Some(member.path.clone());
+            }
+        }
+        position += 1;
+        Ok(if position > most {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        })
+    })?;
+    Ok(found)
 }
 
 fn text_value(template: &Template, names: &Names<'_>) -> Value {

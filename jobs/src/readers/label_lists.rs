@@ -14,6 +14,7 @@ use crate::builder::{Input, Output, Raw, Source};
 use crate::error::Hinted;
 use crate::readers::pack::{pack, unpack};
 use crate::recipe::{Names, ReaderSpec, Recipe, Template, near};
+use crate::tfds::Key;
 
 /// Largest list that is believed.
 const MOST_LIST_BYTES: u64 = 256 << 20;
@@ -79,12 +80,7 @@ impl LabelLists {
                 let names = names.as_array().with_context(fault)?;
                 for name in names {
                     let name = name.as_str().with_context(fault)?;
-                    let member = self.members.render_with(&Names {
-                        split: "",
-                        index: 0,
-                        path: "",
-                        caught: &[("name", name)],
-                    });
+                    let member = self.member(name);
                     lists.entry(member).or_default().push(Listed {
                         split,
                         name: name.to_owned(),
@@ -94,6 +90,16 @@ impl LabelLists {
             }
         }
         Ok(())
+    }
+
+    /// The member that a name of a list is about.
+    fn member(&self, name: &str) -> String {
+        self.members.render_with(&Names {
+            split: "",
+            index: 0,
+            path: "",
+            caught: &[("name", name)],
+        })
     }
 
     /// Goes through the archive until all lists are there, or to its end.
@@ -141,7 +147,11 @@ impl LabelLists {
         let mut lists = Lists::new();
         let mut known = HashSet::new();
         let mut done: HashSet<String> = HashSet::new();
+        let part = output.part(&source.name);
+        let mut position = 0;
         each_file(source, true, &mut |member, data| {
+            let record = position;
+            position += 1;
             if self.is_list(&member.path) {
                 if known.len() < num_lists && known.insert(member.path.clone()) {
                     let text = read_all(&source.name, member, data, MOST_LIST_BYTES)?;
@@ -157,13 +167,12 @@ impl LabelLists {
             let Some(listed) = lists.get(&member.path) else {
                 return Ok(ControlFlow::Continue(()));
             };
-            let part = output.part(&format!("{}, member {}", source.name, member.path));
             let mut picture = Vec::new();
             read_after(&mut picture, &source.name, member, data, MOST_PICTURE_BYTES)?;
             for listed in listed {
                 let mut packed = pack(&[listed.label.as_bytes()], picture.len())?;
                 packed.extend_from_slice(&picture);
-                output.emit(Raw::new(listed.split, 0, part, packed).with_key(listed.name.as_str()))?;
+                output.emit(Raw::new(listed.split, record, part, packed).with_key(listed.name.as_str()))?;
             }
             done.insert(member.path.clone());
             Ok(ControlFlow::Continue(()))
@@ -186,6 +195,13 @@ impl LabelLists {
                 )
             }
         }
+    }
+
+    pub(super) fn name_of(&self, raw: &Raw) -> Option<String> {
+        let Key::Text(name) = &raw.key else {
+            return None;
+        };
+        Some(self.member(name))
     }
 
     pub(super) fn decode<'a>(&'a self, raw: &Raw, values: &mut Vec<(&'a str, Value)>) -> Result<()> {

@@ -194,6 +194,25 @@ impl Builder for RecipeBuilder {
         }
     }
 
+    fn has_fixed_size(&self) -> bool {
+        matches!(self.reader, Reader::Cifar(_) | Reader::Idx(_) | Reader::Stl10(_))
+    }
+
+    fn name_of(&self, raw: &Raw) -> Option<String> {
+        match &self.reader {
+            Reader::Files(reader) => reader.name_of(raw),
+            Reader::LabelLists(reader) => reader.name_of(raw),
+            _ => None,
+        }
+    }
+
+    fn names_in(&self, source: &Source, records: &[u64]) -> Result<Vec<Option<String>>> {
+        match &self.reader {
+            Reader::Files(_) | Reader::LabelLists(_) => files::paths_at(source, records),
+            _ => Ok(vec![None; records.len()]),
+        }
+    }
+
     fn decode(&self, raw: &Raw) -> Result<Vec<(&str, Value)>> {
         let mut values = Vec::with_capacity(4);
         match &self.reader {

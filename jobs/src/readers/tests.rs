@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::build::{BuildOutcome, BuildRequest, OnError};
 use crate::error::Hinted;
+use crate::explain::Graph;
 use crate::readers::RecipeBuilder;
 use crate::recipe::{self, builtin};
 
@@ -329,7 +330,8 @@ fn a_class_that_is_not_there_is_told_with_the_file_and_may_be_left_out() {
     assert_fails(
         result,
         &[
-            "flower_photos.tgz, member flower_photos/daisies/",
+            "flower_photos.tgz, record ",
+            ", member flower_photos/daisies/",
             "label is `daisies`",
         ],
     );
@@ -504,6 +506,146 @@ fn damage_and_lies_of_an_archive_stop_the_build_with_the_member_named() {
             .examples,
         2
     );
+}
+
+const TEXTS_SPLIT: &str = "[[splits]]\nname = \"train\"\nfiles = [\"*.txt\"]\n";
+
+/// What a user who leaves out damaged records gets of archives that are damaged in one member, and cut short. Bug log: B12.
+#[test]
+fn damage_of_an_archive_costs_no_more_than_what_it_hits_when_skipping() {
+    let home = tempfile::tempdir().unwrap();
+    let long = |seed: u32| -> String {
+        let mut state = seed;
+        let letters = (0..20_000).map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            char::from(b'a' + (state >> 27) as u8 % 26)
+        });
+        letters.collect()
+    };
+    let texts: Vec<String> = (1..=6).map(long).collect();
+    texts_sources(
+        home.path(),
+        &[("a.txt", &texts[0]), ("b.txt", &texts[1]), ("c.txt", &texts[2])],
+        &[("d.txt", &texts[3]), ("e.txt", &texts[4]), ("f.txt", &texts[5])],
+    );
+    let whole = ["a.zip", "b.tgz"].map(|name| std::fs::read(home.path().join(name)).unwrap());
+    let build = |on_error| {
+        let request = request(home.path(), texts_recipe(TEXTS_SPLIT), home.path());
+        let monitor = Arc::clone(&request.monitor);
+        let outcome = crate::build(request.on_error(on_error).overwrite(true));
+        (outcome, monitor.overview().facts.skipped_by)
+    };
+
+    // The first member of the zip archive.
+    let mut flipped = whole[0].clone();
+    flipped[1000] ^= 0x55;
+    std::fs::write(home.path().join("a.zip"), &flipped).unwrap();
+    assert_fails(
+        build(OnError::Fail).0,
+        &[
+            "a.zip, record 0",
+            "member a.txt",
+            "hint: the source is damaged",
+            "--on-error skip",
+        ],
+    );
+    let (outcome, by) = build(OnError::Skip(None));
+    let outcome = outcome.unwrap();
+    assert_eq!((outcome.splits[0].examples, outcome.skipped), (5, 1));
+    assert_eq!(
+        by["train"].iter().collect::<Vec<_>>(),
+        [(&"a.zip".to_owned(), &1)]
+    );
+
+    // The tar archive too, in its second member: the third is lost with it.
+    std::fs::write(home.path().join("b.tgz"), &whole[1][..whole[1].len() / 2]).unwrap();
+    let outcome = build(OnError::Skip(None)).0.unwrap();
+    assert_eq!((outcome.splits[0].examples, outcome.skipped), (3, 2));
+    assert_fails(
+        build(OnError::Skip(Some(1))).0,
+        &["2 records are damaged, more than may be skipped"],
+    );
+    std::fs::write(home.path().join("a.zip"), &whole[0]).unwrap();
+    assert_fails(
+        build(OnError::Fail).0,
+        &[
+            "b.tgz, record 1",
+            "in member `e.txt`; the last whole member is `d.txt`",
+            "--on-error skip",
+        ],
+    );
+
+    // Nothing can be read of it: that is no record.
+    std::fs::write(home.path().join("b.tgz"), &whole[1][..8]).unwrap();
+    let shown = home.path().join("b.tgz").display().to_string();
+    assert_fails(
+        build(OnError::Skip(None)).0,
+        &[&format!("could not read {shown}"), "get it again"],
+    );
+}
+
+#[test]
+fn equal_keys_are_told_with_the_members_that_have_them() {
+    let home = tempfile::tempdir().unwrap();
+    texts_sources(
+        home.path(),
+        &[("x/a.txt", "1"), ("same.txt", "2")],
+        &[("y/b.txt", "3"), ("./same.txt", "4")],
+    );
+    let recipe = texts_recipe("[[splits]]\nname = \"train\"\nfiles = [\"**/*.txt\"]\n");
+    let result = crate::build(request(home.path(), recipe, home.path()));
+    assert_fails(
+        result,
+        &[
+            "the same key",
+            "a.zip, record 1, member same.txt",
+            "b.tgz, record 1, member same.txt",
+        ],
+    );
+}
+
+#[test]
+fn members_that_lead_out_are_left_out_and_told() {
+    let home = tempfile::tempdir().unwrap();
+    texts_sources(
+        home.path(),
+        &[("a.txt", "1"), ("../evil.txt", "2")],
+        &[("b.txt", "3"), (".hidden", "4")],
+    );
+    let request = request(home.path(), texts_recipe(TEXTS_SPLIT), home.path());
+    let monitor = Arc::clone(&request.monitor);
+    assert_eq!(crate::build(request).unwrap().splits[0].examples, 2);
+    let notes: Vec<String> = monitor.take_notes().into_iter().map(|note| note.text).collect();
+    assert!(
+        notes.contains(&"a.zip: `../evil.txt` leads out of the archive, and is left out".to_owned()),
+        "{notes:?}"
+    );
+    assert!(!notes.iter().any(|note| note.contains("b.tgz")), "{notes:?}");
+}
+
+/// Files of pictures and texts are of any size.
+#[test]
+fn a_drawing_claims_no_number_of_records_that_nobody_knows() {
+    let home = tempfile::tempdir().unwrap();
+    let drawn = |dataset: &str, folder: &str| {
+        let from = golden_path(folder);
+        let outcome =
+            crate::build(request(home.path(), builtin::find(dataset).unwrap(), &from).explain(true));
+        outcome.unwrap().graph.unwrap()
+    };
+    let read = |graph: &Graph| graph.json()["stages"][2]["inputs"][0].clone();
+    for dataset in ["imdb_reviews", "beans", "eurosat", "eurosat/all"] {
+        let folder = format!("recipes/{}", dataset.split('/').next().unwrap());
+        let flow = read(&drawn(dataset, &folder));
+        assert_eq!(
+            (&flow["stage"], &flow["records"]),
+            (&"read".into(), &Json::Null),
+            "{dataset}"
+        );
+    }
+    let text = drawn("imdb_reviews", "recipes/imdb_reviews").text();
+    assert!(text.contains("1 input, on a thread of its own"), "{text}");
+    assert!(read(&drawn("mnist", "mnist"))["records"].as_u64() > Some(0));
 }
 
 /// Twenty splits of one file in a folder that nobody may write to. Bug log: B22.

@@ -620,6 +620,9 @@ fn check_file(file: &[u8], wanted: &[Option<u64>], dtype: DType) -> Result<()> {
     }
     // Source: the magic numbers that `tf.io.decode_image` looks for.
     let other = file.starts_with(b"\xff\xd8\xff") || file.starts_with(b"GIF8") || file.starts_with(b"BM");
+    if file.is_empty() {
+        return Err(Error::Invalid("the file is empty: it has 0 bytes".to_string()));
+    }
     if !other || dtype != DType::UInt8 {
         return Err(Error::Invalid(format!(
             "bytes that begin with `{}` are no {} file",

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use prep_formats::features::Feature;
 use prep_formats::value::Value;
 
-use crate::archive::{Member, MemberKind, Section, Tar, normal_path};
+use crate::archive::{LeftOut, Member, MemberKind, Section, Tar, normal_path};
 use crate::builder::{Input, Output, Raw, Source};
 use crate::error::Hinted;
 use crate::recipe::{ReaderSpec, Recipe, near};
@@ -27,6 +27,8 @@ use crate::tfds::Key;
 const LANES: usize = 8;
 /// Pictures of the whole validation split.
 const VALIDATION_PICTURES: usize = 50_000;
+/// Members that are left out of which each is told.
+const MOST_TOLD: u64 = 5;
 /// Largest file that is repaired: those there are have less than 2 MB.
 const MOST_REPAIRED_BYTES: u64 = 64 << 20;
 /// Classes of the validation pictures, by the order of their names: four a time, 10 bits each, in 5 bytes, little-endian.
@@ -161,6 +163,7 @@ impl Imagenet {
         let mut ordinal = 0;
         // Whether the first lane has told what is missing at the end of a file that is cut short.
         let mut told = false;
+        let mut others = 0;
         loop {
             let member = match outer.next_member() {
                 Ok(Some(member)) => member,
@@ -185,7 +188,8 @@ impl Imagenet {
             };
             let name = path.rsplit('/').next().unwrap_or(&path);
             let Some(class) = name.strip_suffix(".tar") else {
-                if lane == 0 {
+                others += 1;
+                if lane == 0 && others <= MOST_TOLD {
                     output.warn(&format!(
                         "{}: {path} is no tar of a class, and is left out",
                         source.name
@@ -218,6 +222,13 @@ impl Imagenet {
                 told |= archive.is_damaged;
             }
             ordinal += 1;
+        }
+        if lane == 0 && others > MOST_TOLD {
+            let more = others - MOST_TOLD;
+            output.warn(&format!(
+                "{}: {more} more members are no tars of a class, and are left out",
+                source.name
+            ));
         }
         if lane == 0 && seen.len() < self.classes.len() {
             output.warn(&format!(
@@ -254,15 +265,20 @@ fn read_validation(source: &Source, split: usize, output: &mut Output<'_>) -> Re
     }
     // All names count, also those of files that are left out.
     let names: BTreeMap<&str, usize> = archive.names.iter().map(String::as_str).zip(0..).collect();
-    let numbered = |name: &str| {
-        let number = name.strip_prefix("ILSVRC2012_val_")?.strip_suffix(".JPEG")?;
-        (number.len() == 8)
-            .then_some(number)?
-            .parse::<usize>()
-            .ok()?
-            .checked_sub(1)
-    };
     let shown = source.path().display();
+    if let Some(name) = names
+        .keys()
+        .find(|name| last_part(name).starts_with("ILSVRC2012_test_"))
+    {
+        return Err(Hinted::new(
+            format!("{shown} has {name}, which is a picture of the test split: its labels are not known"),
+            format!(
+                "is this `ILSVRC2012_img_test.tar` under the name of `{}`?",
+                source.name
+            ),
+        )
+        .into());
+    }
     let positions: HashMap<&str, usize> = if archive.is_damaged {
         // Names are missing, so positions among them say nothing; but the numbers in names do.
         let all = names.keys().map(|name| Some((*name, numbered(name)?)));
@@ -289,11 +305,19 @@ fn read_validation(source: &Source, split: usize, output: &mut Output<'_>) -> Re
             names.len()
         ));
     }
-    let shifted =
-        |(name, position): &(&&str, &usize)| numbered(name).is_some_and(|number| number != **position);
-    if let Some((name, position)) = positions.iter().filter(shifted).min() {
+    let shifted = |(name, position): &(&&str, &usize)| numbered(name) != Some(**position);
+    if let Some((name, position)) = positions
+        .iter()
+        .filter(shifted)
+        .min_by_key(|(_, position)| **position)
+    {
+        let question = if numbered(name).is_some() {
+            "are files missing?"
+        } else {
+            "it is not named `ILSVRC2012_val_` and eight digits, so nobody can tell whether its label is right"
+        };
         output.warn(&format!(
-            "{shown}: labels go by the position among the sorted names, as TFDS has it, and {name} is at position {}: are files missing?",
+            "{shown}: labels go by the position among the sorted names, as TFDS has it, and {name} is at position {}: {question}",
             position + 1
         ));
     }
@@ -305,6 +329,19 @@ fn read_validation(source: &Source, split: usize, output: &mut Output<'_>) -> Re
         picture.emit(&archive, label, output)?;
     }
     Ok(())
+}
+
+fn last_part(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The position, from 0, that a validation picture's name says.
+fn numbered(path: &str) -> Option<usize> {
+    let number = last_part(path)
+        .strip_prefix("ILSVRC2012_val_")?
+        .strip_suffix(".JPEG")?;
+    let is_number = number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_digit());
+    number.parse::<usize>().ok().filter(|_| is_number)?.checked_sub(1)
 }
 
 /// The class of a validation picture, by its position among the sorted names.
@@ -338,6 +375,7 @@ struct Pictures<'a> {
     is_damaged: bool,
     /// Whether it was told that there are other files.
     told: bool,
+    left_out: LeftOut,
 }
 
 impl<'a> Pictures<'a> {
@@ -353,6 +391,7 @@ impl<'a> Pictures<'a> {
             names: HashSet::new(),
             is_damaged: false,
             told: false,
+            left_out: LeftOut::default(),
         }
     }
 
@@ -361,7 +400,12 @@ impl<'a> Pictures<'a> {
         while !self.is_damaged {
             let member = match self.tar.next_member() {
                 Ok(Some(member)) => member,
-                Ok(None) => return Ok(None),
+                Ok(None) => {
+                    if let Some(text) = self.left_out.text(self.name) {
+                        output.warn(&text);
+                    }
+                    return Ok(None);
+                }
                 Err(error) => {
                     use io::ErrorKind::{InvalidData, UnexpectedEof};
                     if !matches!(error.kind(), InvalidData | UnexpectedEof) {
@@ -372,7 +416,7 @@ impl<'a> Pictures<'a> {
                     break;
                 }
             };
-            let Some(name) = normal_path(&member.path).filter(|_| member.kind == MemberKind::File) else {
+            let Some(name) = self.left_out.path_of(&member) else {
                 continue;
             };
             let file_name = name.rsplit('/').next().unwrap_or(&name);

@@ -385,6 +385,75 @@ fn labels_of_a_damaged_validation_archive_go_by_the_numbers_in_names() {
     assert_eq!(labels(&home), [65, 230]);
 }
 
+fn notes_of(request: BuildRequest) -> Vec<String> {
+    let monitor = Arc::clone(&request.monitor);
+    build(request).unwrap();
+    monitor.take_notes().into_iter().map(|note| note.text).collect()
+}
+
+/// Labels go by position, so names that do not say the same position are told, in whatever folder they are.
+#[test]
+fn validation_names_that_do_not_fit_their_position_are_told() {
+    let picture = jpeg(1);
+    for (name, said) in [
+        ("val/ILSVRC2012_val_00000002.JPEG", "are files missing?"),
+        ("ILSVRC2012_val_00000000.JPEG", "nobody can tell"),
+        ("ILSVRC2012_val_+0000001.JPEG", "nobody can tell"),
+        ("hello.JPEG", "nobody can tell"),
+    ] {
+        let notes = notes_of(Home::with(&[(VALIDATION, &tar_of(&[(name, &picture)]))]).own());
+        assert!(
+            notes
+                .iter()
+                .any(|note| note.contains(name) && note.contains(said)),
+            "{name}: {notes:?}"
+        );
+    }
+    let right = tar_of(&[("./val/ILSVRC2012_val_00000001.JPEG", &picture)]);
+    let notes = notes_of(Home::with(&[(VALIDATION, &right)]).own());
+    assert!(notes.iter().all(|note| !note.contains("position")), "{notes:?}");
+}
+
+#[test]
+fn the_test_archive_under_the_name_of_the_validation_archive_is_refused() {
+    let home = Home::with(&[(VALIDATION, &golden_file(TEST))]);
+    let error = assert_fails(home.own(), &[VALIDATION, "a picture of the test split"]);
+    assert!(find::<Hinted>(&error).unwrap().hint.contains(TEST));
+}
+
+#[test]
+fn of_many_members_that_are_no_classes_the_first_are_told_and_the_rest_counted() {
+    let pictures: Vec<String> = (0..40).map(|number| format!("{number}.JPEG")).collect();
+    let mut members: Vec<(&str, &[u8])> = pictures.iter().map(|name| (name.as_str(), &b"x"[..])).collect();
+    let inner = tar_of(&[("n01440764_1.JPEG", &jpeg(1))]);
+    members.push(("n01440764.tar", &inner));
+    let notes = notes_of(Home::with(&[(TRAIN, &tar_of(&members))]).own());
+    let told = notes.iter().filter(|note| note.contains("no tar of a class"));
+    assert_eq!(told.count(), 5);
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.contains("35 more members are no tars of a class")),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn members_that_lead_out_are_left_out_and_told() {
+    let test = tar_of(&[
+        ("a.JPEG", &jpeg(1)),
+        ("../b.JPEG", &jpeg(2)),
+        ("/c.JPEG", &jpeg(3)),
+    ]);
+    let notes = notes_of(Home::with(&[(TEST, &test)]).own());
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.contains("2 members are left out; `../b.JPEG` leads out of the archive")),
+        "{notes:?}"
+    );
+}
+
 #[test]
 fn a_source_is_known_by_its_headers() {
     let build_of = |members: &[(&str, &[u8])]| {
