@@ -503,6 +503,14 @@ impl Catalog {
         })
     }
 
+    /// The version that a name means, without a look at its data.
+    ///
+    /// # Errors
+    /// As [`Catalog::resolve`], but for those about data.
+    pub fn version_of(&self, dataset: &DatasetName) -> Result<String> {
+        Ok(self.select(dataset)?.1.record.version)
+    }
+
     /// Lets a tag name a version from now on. `None`: it did already.
     ///
     /// # Errors
@@ -1220,5 +1228,7 @@ fn check_same(
     })
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

@@ -293,7 +293,7 @@ impl Entry {
         Ok(Self {
             commit_id: commit_id()?,
             min_reader: READER,
-            time: utc(SystemTime::now()),
+            time: utc(now()),
             program: concat!("prep ", env!("CARGO_PKG_VERSION")).to_string(),
             host: host(),
             change,
@@ -412,10 +412,18 @@ impl Change {
     }
 }
 
+fn now() -> SystemTime {
+    #[cfg(test)]
+    if tests::FIXED_ID.with_borrow(Option::is_some) {
+        return UNIX_EPOCH;
+    }
+    SystemTime::now()
+}
+
 /// A text that no other commit has.
 pub(crate) fn commit_id() -> Result<String> {
     #[cfg(test)]
-    if let Some(id) = tests::FIXED_ID.with_borrow(Clone::clone) {
+    if let Some(id) = tests::fixed_id() {
         return Ok(id);
     }
     let mut id = [0; 16];
@@ -528,8 +536,18 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     thread_local! {
-        /// The id that commits of this thread get, for models whose steps have to be the same again.
-        pub(crate) static FIXED_ID: std::cell::RefCell<Option<String>> = const { std::cell::RefCell::new(None) };
+        /// What the ids of commits of this thread begin with, and how many there were: for models whose steps have to be the same again.
+        pub(crate) static FIXED_ID: std::cell::RefCell<Option<(String, u32)>> =
+            const { std::cell::RefCell::new(None) };
+    }
+
+    /// The next id, where they are fixed.
+    pub(super) fn fixed_id() -> Option<String> {
+        FIXED_ID.with_borrow_mut(|fixed| {
+            let (prefix, count) = fixed.as_mut()?;
+            *count += 1;
+            Some(format!("{prefix}-{count}"))
+        })
     }
 
     fn build_entry() -> Entry {

@@ -25,6 +25,15 @@ pub fn default_catalog() -> Result<Location> {
     catalog_location(None)
 }
 
+/// The folder of this user's that holds the default catalog and what is kept between runs: `$PREP_HOME`, else `prep` in the platform's data
+/// folder.
+///
+/// # Errors
+/// [`Error::Refused`] where no home folder is known.
+pub fn home_folder() -> Result<PathBuf> {
+    home(|name| std::env::var_os(name))
+}
+
 fn locate(given: Option<&str>, variable: impl Fn(&str) -> Option<OsString>) -> Result<Location> {
     let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
     if let Some(given) = given.filter(|given| !given.is_empty()) {
@@ -36,27 +45,31 @@ fn locate(given: Option<&str>, variable: impl Fn(&str) -> Option<OsString>) -> R
             None => Location::from_path(value),
         });
     }
+    Ok(Location::from_path(home(variable)?.join("catalog")))
+}
+
+fn home(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf> {
+    let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
     let absolute = |name: &str| {
         variable(name)
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
     };
-    let home = if let Some(home) = variable("PREP_HOME") {
-        PathBuf::from(home)
+    if let Some(home) = variable("PREP_HOME") {
+        Ok(PathBuf::from(home))
     } else if let Some(data) = absolute("XDG_DATA_HOME") {
-        data.join("prep")
+        Ok(data.join("prep"))
     } else if let Some(home) = absolute("HOME") {
-        home.join(if cfg!(target_os = "macos") {
+        Ok(home.join(if cfg!(target_os = "macos") {
             "Library/Application Support/prep"
         } else {
             ".local/share/prep"
-        })
+        }))
     } else {
-        return Err(Error::Refused(
+        Err(Error::Refused(
             "no catalog is given, and no home folder is known: give `--catalog`, or set `PREP_CATALOG` or `PREP_HOME`".into(),
-        ));
-    };
-    Ok(Location::from_path(home.join("catalog")))
+        ))
+    }
 }
 
 #[cfg(test)]

@@ -108,6 +108,13 @@ impl State {
         all.filter(move |(path, _)| !used.contains(path))
     }
 
+    /// The folders that a `gc` has deleted, or was about to when it was killed, and the number of its entry.
+    pub fn collected(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.collected
+            .iter()
+            .map(|(path, number)| (path.as_str(), *number))
+    }
+
     /// Whether a `gc` has deleted this folder, or is about to. About 100 bytes are kept for each.
     pub fn was_collected(&self, path: &str) -> bool {
         self.collected.contains_key(path)

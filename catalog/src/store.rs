@@ -162,7 +162,11 @@ impl Store {
             }
             error => self.error(&relative, "write")(error),
         };
-        put("first").map_err(explain)?;
+        match put("first") {
+            // Nobody else has this name: a try inside the client, whose reply was lost, has put it there.
+            Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => {}
+            Err(error) => return Err(explain(error)),
+        }
         let second = put("second");
         let kept = self.get(&relative)?;
         // A probe that stays is a few bytes, and removed by `gc`.
@@ -234,6 +238,53 @@ impl Store {
             files: names(&mut listed.objects.into_iter().map(|object| object.location)),
             folders: names(&mut listed.common_prefixes.into_iter()),
         })
+    }
+}
+
+/// How a store takes objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Take {
+    /// Also only where there is none yet.
+    Conditional,
+    /// Always in the place of what is there.
+    Replacing,
+}
+
+/// Tries whether objects can be put below a remote folder, before any work is done for it: with an object of its own, which is removed again. Four
+/// requests.
+///
+/// # Errors
+/// [`Error::WebOnly`] for a web server, [`Error::Store`] where the store cannot be reached or refuses.
+pub fn try_store(folder: &Location) -> Result<Take> {
+    if folder.is_web() {
+        return Err(Error::WebOnly {
+            catalog: folder.to_string(),
+            reason: "is on a web server, and can only be read",
+            hint: "give a place that can be written, as in `--data-dir s3://BUCKET/FOLDER`",
+        });
+    }
+    match Store::open(folder)?.try_conditional_put() {
+        Ok(()) => Ok(Take::Conditional),
+        Err(Error::NoConditionalPut { .. }) => Ok(Take::Replacing),
+        Err(error) => Err(error),
+    }
+}
+
+/// Puts an object where there is none, durably; `false` if there is one.
+///
+/// # Errors
+/// [`Error::Store`] where the store refuses.
+pub fn put_if_absent(at: &Location, bytes: Vec<u8>) -> Result<bool> {
+    let (objects, path) = object_store(at)?;
+    let options = PutOptions::from(PutMode::Create);
+    match block_on(objects.put_opts(&path, PutPayload::from(bytes), options)) {
+        Ok(_) => Ok(true),
+        Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
+        Err(error) => Err(Error::Store {
+            path: at.to_string(),
+            action: "write",
+            source: Box::new(error),
+        }),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Datasets and builds as JSON: what `prep list --json`, `prep show --json` and `prep build --json` print, and what Python gets.
 
 use anyhow::Result;
-use prep_catalog::{Listed, Resolved, SplitSummary, VersionRecord};
+use prep_catalog::{Catalog, Change, DatasetName, Listed, Manifest, Resolved, SplitSummary, VersionRecord};
 use prep_formats::features::{Encoding, Feature, Features};
 use serde_json::{Map, Value, json};
 
@@ -47,16 +47,7 @@ pub fn resolved(resolved: &Resolved) -> Result<Value> {
         folder.to_string(),
     );
     object["features"] = describe_features(&features);
-    object["sources"] = manifest
-        .sources
-        .iter()
-        .map(|source| match &source.tar_headers_sha256 {
-            Some(headers) => {
-                json!({"name": source.name, "bytes": source.bytes, "sha256": null, "tar_headers_sha256": headers})
-            }
-            None => json!({"name": source.name, "bytes": source.bytes, "sha256": source.sha256}),
-        })
-        .collect();
+    object["sources"] = sources(manifest);
     object["statistics"] = json!({
         "examples": sum(|split| split.examples),
         "bytes": sum(|split| split.bytes),
@@ -71,6 +62,85 @@ pub fn resolved(resolved: &Resolved) -> Result<Value> {
     object["layout"] = manifest.layout.clone().into();
     object["flags"] = json!(resolved.record.flags);
     Ok(object)
+}
+
+/// What a version was made from: `sources`, `recipe_sha256`, options and skipped records of each split, `flags`, `shares`; `kind`, `program`, `host`,
+/// `time` and `commit_id` of its log entry; and `history`, what the log tells of this version number and its tags.
+///
+/// Reads every entry of the log.
+///
+/// # Errors
+/// As [`Catalog::resolve`] and [`Catalog::entry`].
+pub fn lineage(catalog: &Catalog, name: &DatasetName) -> Result<Value, prep_catalog::Error> {
+    let resolved = catalog.resolve(name)?;
+    let mut object = entry(
+        &resolved.name,
+        resolved.config.as_deref(),
+        &resolved.record,
+        resolved.folder.to_string(),
+    );
+    let mut history = Vec::new();
+    for number in 0.. {
+        let Some(entry) = catalog.entry(name, number)? else {
+            break;
+        };
+        let is_version = |version: &str| version == resolved.version;
+        let what = match &entry.change {
+            Change::Build(record) | Change::Register(record) | Change::Append(record)
+                if is_version(&record.version) =>
+            {
+                entry.change.kind().to_owned()
+            }
+            Change::Tag(record) if is_version(&record.version) => format!("tag `{}`", record.tag),
+            Change::Remove(record) if is_version(&record.version) => "remove".to_owned(),
+            _ => continue,
+        };
+        let event = json!({
+            "log": number,
+            "what": what,
+            "fingerprint": entry.change.version_record().map(|record| record.fingerprint.clone()),
+            "program": entry.program,
+            "host": entry.host,
+            "time": entry.time,
+            "commit_id": entry.commit_id,
+        });
+        if number == resolved.log_number {
+            for field in ["program", "host", "time", "commit_id"] {
+                object[field] = event[field].clone();
+            }
+        }
+        history.push(event);
+    }
+    let manifest = &resolved.manifest;
+    for split in &manifest.splits {
+        object["splits"][&split.name]["options"] = split.options.clone().into();
+        object["splits"][&split.name]["skipped"] = split.skipped.into();
+    }
+    object["kind"] = resolved.kind.clone().into();
+    object["log"] = resolved.log_number.into();
+    object["layout"] = manifest.layout.clone().into();
+    object["manifest_sha256"] = resolved.record.manifest_sha256.clone().into();
+    object["recipe_sha256"] = manifest.recipe_sha256.clone().into();
+    object["sources"] = sources(manifest);
+    object["flags"] = json!(resolved.record.flags);
+    object["shares"] = json!(resolved.record.shares);
+    object["skipped_records"] = resolved.record.skipped_records.into();
+    object["other"] = resolved.record.other.clone().into();
+    object["history"] = history.into();
+    Ok(object)
+}
+
+fn sources(manifest: &Manifest) -> Value {
+    manifest
+        .sources
+        .iter()
+        .map(|source| match &source.tar_headers_sha256 {
+            Some(headers) => {
+                json!({"name": source.name, "bytes": source.bytes, "sha256": null, "tar_headers_sha256": headers})
+            }
+            None => json!({"name": source.name, "bytes": source.bytes, "sha256": source.sha256}),
+        })
+        .collect()
 }
 
 fn entry(name: &str, config: Option<&str>, record: &VersionRecord, path: String) -> Value {

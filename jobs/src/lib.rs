@@ -14,6 +14,8 @@
 //! | [`cluster`], [`team`] | several processes that do one job |
 //! | [`tfds`] | order and shards as TFDS |
 //! | [`describe`] | datasets and builds as JSON |
+//! | [`diff`] | what differs between two versions |
+//! | [`gc`] | what no version needs any more |
 //! | [`explain`] | what a job would do, drawn |
 //! | [`monitor`], [`resources`] | watching and stopping a job; memory, cores, disks |
 //! | [`cli`] | the command |
@@ -31,9 +33,11 @@ pub mod cli;
 pub mod cluster;
 pub mod convert;
 pub mod describe;
+pub mod diff;
 pub mod error;
 pub mod explain;
 pub mod fetch;
+pub mod gc;
 mod journal;
 pub mod monitor;
 pub mod readers;

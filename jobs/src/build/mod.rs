@@ -12,18 +12,20 @@ mod graph;
 mod info;
 mod journal;
 mod payload;
-mod publish;
+pub(crate) mod publish;
 mod shard;
 pub(crate) mod staging;
+pub(crate) mod upload;
 mod verify;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use prep_catalog::manifest::Manifest;
 use prep_formats::array_record::WriteOptions;
+use prep_formats::store::Location;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -623,15 +625,16 @@ impl Build {
 
     /// How what is there compares with what is asked for.
     fn standing(&self, found: &Found, located: Option<&[Located]>) -> Result<Standing> {
-        let said = |folder: &Path, reason: &str| {
-            let reason = format!("{} is there already, and {reason}", folder.display());
+        let place = self.registry.place();
+        let said = |folder: &Location, reason: &str| {
+            let reason = format!("{folder} is there already, and {reason}");
             Ok(Standing::Different(reason))
         };
         let (manifest, folder) = match found {
             Found::Nothing => return Ok(Standing::Absent),
             Found::Foreign(folder, reason) => return said(folder, reason),
             Found::Registered(manifest, folder) => (manifest, folder),
-            Found::Unregistered(manifest) => (manifest, &self.registry.folder),
+            Found::Unregistered(manifest) => (manifest, &place),
         };
         let different = |reason: &str| said(folder, reason);
         if manifest.recipe_sha256 != self.recipe_sha256 {
@@ -722,7 +725,7 @@ impl Build {
             ));
         }
         if let Standing::Different(_) = standing {
-            plan.push(format!("replace {}", self.registry.folder.display()));
+            plan.push(format!("replace {}", self.registry.place()));
         }
         plan.push(format!(
             "register it in the catalog {}",
@@ -834,8 +837,15 @@ impl Build {
         let verify = graph.stage("verify", ["reads every shard back"], &[(write, written.clone())]);
         let publish = graph.stage(
             "publish",
-            [format!("as {}", self.registry.folder.display())],
-            &[(verify, written.how("by one rename"))],
+            [format!("as {}", self.registry.place())],
+            &[(
+                verify,
+                written.how(if self.registry.is_remote() {
+                    "sent, and read back"
+                } else {
+                    "by one rename"
+                }),
+            )],
         );
         graph.stage(
             "commit",
@@ -1319,8 +1329,11 @@ impl Build {
         // From here on a stop would only leave work for the next run.
         monitor.check()?;
         let unchecked = self.unchecked(sums);
-        let log = self.registry.publish(&out, &manifest, &unchecked)?;
+        let (log, folder) =
+            self.registry
+                .publish(&out, &manifest, &unchecked, self.request.overwrite, monitor)?;
         let mut outcome = self.outcome(Status::Built, &manifest);
+        outcome.path = folder.to_string();
         outcome.log = Some(log);
         outcome.unchecked = unchecked;
         outcome.peak_held_bytes = output.peak_held_bytes;
@@ -1359,9 +1372,9 @@ impl Build {
             .collect()
     }
 
-    fn up_to_date(&self, manifest: &Manifest, folder: &Path) -> BuildOutcome {
+    fn up_to_date(&self, manifest: &Manifest, folder: &Location) -> BuildOutcome {
         let mut outcome = self.outcome(Status::UpToDate, manifest);
-        outcome.path = folder.display().to_string();
+        outcome.path = folder.to_string();
         outcome
     }
 
@@ -1390,7 +1403,7 @@ impl Build {
             name: self.spec.name.clone(),
             config: self.spec.config.clone(),
             version: self.spec.version.clone(),
-            path: self.registry.folder.display().to_string(),
+            path: self.registry.place().to_string(),
             fingerprint: String::new(),
             splits: Vec::new(),
             skipped: 0,
@@ -1560,11 +1573,6 @@ fn folder_bytes(folder: &Path) -> u64 {
     entries
         .filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()))
         .sum()
-}
-
-/// An anyhow error of a path that should not be.
-fn not_local(what: &str, text: &str) -> anyhow::Error {
-    anyhow!("{what} `{text}` is not a local folder, and this version writes only to such")
 }
 
 /// The path without a way around.

@@ -1,35 +1,50 @@
 //! Where a build goes: the version's folder and the catalog.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
-use prep_catalog::Resolved;
 use prep_catalog::catalog::{Build as CatalogBuild, Catalog};
 use prep_catalog::manifest::{MANIFEST_FILE, Manifest};
 use prep_catalog::name::{DatasetName, Selector};
+use prep_catalog::{Resolved, Take};
 use prep_formats::store::{self, Location};
 use rustix::fs::Access;
+use sha2::{Digest, Sha256};
 
+use crate::build::absolute;
 use crate::build::staging::STAGING_FOLDER;
-use crate::build::{absolute, not_local};
+use crate::build::upload::{self, Place};
 use crate::builder::DatasetSpec;
 use crate::error::Hinted;
 use crate::fetch::hash_file;
-use crate::monitor::Monitor;
+use crate::monitor::{Monitor, Unit};
 
 /// A catalog, and the place in it of the version that is built.
 #[derive(Debug)]
 pub(crate) struct Registry {
     catalog: Catalog,
     version: DatasetName,
-    /// Where datasets lie.
+    /// Where datasets lie; where that is in an object store, a local folder of this user's, in which they are made.
     pub(crate) data_dir: PathBuf,
-    /// The version's folder.
-    pub(crate) folder: PathBuf,
+    /// The version's folder, in `data_dir`.
+    folder: PathBuf,
+    /// Where datasets lie in an object store.
+    remote: Option<Remote>,
     /// Whether the user said where datasets lie.
     is_placed: bool,
     relative: PathBuf,
+}
+
+/// The place of datasets in an object store.
+#[derive(Debug)]
+struct Remote {
+    data_dir: Location,
+    /// The version's folder, unless it is taken by another build of it.
+    folder: Location,
+    /// Whether the store has conditional puts; known when it was tried.
+    conditional: OnceLock<bool>,
 }
 
 /// What is there already.
@@ -38,11 +53,11 @@ pub(crate) enum Found {
     /// Neither a folder nor an entry.
     Nothing,
     /// The catalog has the version, and its data are whole, in this folder.
-    Registered(Manifest, PathBuf),
+    Registered(Manifest, Location),
     /// A whole folder of a build that is not in the catalog: the last run ended between the two.
     Unregistered(Manifest),
     /// Something else, in this folder, described.
-    Foreign(PathBuf, String),
+    Foreign(Location, String),
 }
 
 impl Registry {
@@ -55,23 +70,44 @@ impl Registry {
             Some(text) => Location::parse(text)?,
             None => catalog.data_dir(),
         };
-        let data_dir = match place.as_path() {
-            Some(path) => absolute(&path)?,
-            None => return Err(not_local("the data folder", &place.to_string())),
-        };
         let mut version = DatasetName::new(&spec.name, spec.config.as_deref()).map_err(hinted)?;
         version.selector = Selector::Version(spec.version.clone());
         let mut relative = PathBuf::from(&spec.name);
         relative.extend(spec.config.as_deref());
         relative.push(&spec.version);
+        let (data_dir, remote) = match place.as_path() {
+            Some(path) => (absolute(&path)?, None),
+            None => {
+                let remote = Remote {
+                    folder: place.join(&relative.to_string_lossy()),
+                    data_dir: place,
+                    conditional: OnceLock::new(),
+                };
+                (workshop(&remote.data_dir)?, Some(remote))
+            }
+        };
         Ok(Self {
             catalog,
             version,
             folder: data_dir.join(&relative),
+            remote,
             is_placed: data_dir_given,
             data_dir,
             relative,
         })
+    }
+
+    /// The version's folder, unless another build of it has that.
+    pub(crate) fn place(&self) -> Location {
+        match &self.remote {
+            Some(remote) => remote.folder.clone(),
+            None => Location::from_path(&self.folder),
+        }
+    }
+
+    /// Whether datasets lie in an object store.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.remote.is_some()
     }
 
     /// `NAME[/CONFIG]/VERSION`.
@@ -89,8 +125,13 @@ impl Registry {
         self.catalog.location().to_string()
     }
 
-    /// Checks that an entry can be written later, before any work is done.
+    /// Checks that files and an entry can be written later, before any work is done.
     pub(crate) fn check_writable(&self) -> Result<()> {
+        self.catalog.check_commits().map_err(hinted)?;
+        if let Some(remote) = &self.remote {
+            let take = prep_catalog::try_store(&remote.data_dir).map_err(hinted)?;
+            let _ = remote.conditional.set(take == Take::Conditional);
+        }
         let Some(path) = self.catalog.location().as_path() else {
             return Ok(());
         };
@@ -111,53 +152,75 @@ impl Registry {
     /// What is there; writes nothing.
     pub(crate) fn find(&self) -> Result<Found> {
         use prep_catalog::Error;
-
+        let place = self.place();
+        let manifest_at = place.join(MANIFEST_FILE);
         match self.catalog.resolve(&self.version) {
             Ok(resolved) => return self.look_at(&resolved),
             Err(
                 Error::UnknownDataset { .. } | Error::UnknownConfig { .. } | Error::UnknownVersion { .. },
             ) => {}
             // Registered, but the data are gone: then they are built again.
-            Err(Error::Data { .. }) if !self.folder.exists() => {}
+            Err(Error::Data { .. }) if self.is_remote() && store::size_of_file(&manifest_at)?.is_none() => {}
+            Err(Error::Data { .. }) if !self.is_remote() && !self.folder.exists() => {}
             Err(Error::Data { reason, .. }) => {
                 let reason = format!("is not what the catalog means: {reason}");
-                return Ok(Found::Foreign(self.folder.clone(), reason));
+                return Ok(Found::Foreign(place, reason));
             }
             Err(error) => return Err(hinted(error)),
         }
-        if std::fs::symlink_metadata(&self.folder).is_err() {
-            return Ok(Found::Nothing);
+        if self.is_remote() {
+            if store::size_of_file(&manifest_at)?.is_none() {
+                return Ok(Found::Nothing);
+            }
+        } else {
+            if std::fs::symlink_metadata(&self.folder).is_err() {
+                return Ok(Found::Nothing);
+            }
+            if !self.folder.join(MANIFEST_FILE).exists() {
+                let reason = "was not made by `prep build`".to_owned();
+                return Ok(Found::Foreign(place, reason));
+            }
         }
-        if !self.folder.join(MANIFEST_FILE).exists() {
-            let reason = "was not made by `prep build`".to_owned();
-            return Ok(Found::Foreign(self.folder.clone(), reason));
-        }
-        Ok(match Manifest::read(&Location::from_path(&self.folder)) {
+        Ok(match Manifest::read(&place) {
             Ok(manifest) => Found::Unregistered(manifest),
-            Err(error) => Found::Foreign(
-                self.folder.clone(),
-                format!("has a manifest that is not usable: {error}"),
-            ),
+            Err(error) => Found::Foreign(place, format!("has a manifest that is not usable: {error}")),
         })
     }
 
     /// Whether a version of the catalog is where it was asked for, and has all its shards in their full size.
     fn look_at(&self, resolved: &Resolved) -> Result<Found> {
         let folder = self.catalog.folder(&resolved.record.path).map_err(hinted)?;
-        let (Some(folder), Some(data)) = (folder.as_path(), resolved.folder.as_path()) else {
-            bail!("the folder of {} is not local", self.version);
+        // Another build of a version may have a folder of another name beside the usual one.
+        let is_elsewhere = match (folder.as_path(), &self.remote) {
+            (Some(folder), None) => {
+                let same = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+                same(&absolute(&folder)?) != same(&self.folder)
+            }
+            (None, Some(remote)) => folder.parent() != remote.folder.parent(),
+            _ => true,
         };
-        let folder = absolute(&folder)?;
-        let same = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        if self.is_placed && same(&folder) != same(&self.folder) {
-            let reason = format!("`--data-dir` asks for {}", self.folder.display());
+        if self.is_placed && is_elsewhere {
+            let reason = format!("`--data-dir` asks for {}", self.place());
             return Ok(Found::Foreign(folder, reason));
         }
+        let data = &resolved.folder;
+        // One request for a thousand files, not one for each.
+        let listed: Option<HashMap<String, u64>> = match data.as_path() {
+            Some(_) => None,
+            None => {
+                let files = store::list_files(data)?.into_iter();
+                Some(files.map(|file| (file.relative, file.bytes)).collect())
+            }
+        };
         for shard in resolved.manifest.splits.iter().flat_map(|split| &split.shards) {
-            let reason = match std::fs::metadata(data.join(&shard.path)) {
-                Ok(file) if file.len() == shard.bytes => continue,
-                Ok(file) => format!("has {} bytes, not {}", file.len(), shard.bytes),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => "is absent".to_owned(),
+            let size = match &listed {
+                Some(listed) if !shard.path.starts_with("../") => Ok(listed.get(&shard.path).copied()),
+                _ => store::size_of_file(&shard.location(data)),
+            };
+            let reason = match size {
+                Ok(Some(bytes)) if bytes == shard.bytes => continue,
+                Ok(Some(bytes)) => format!("has {bytes} bytes, not {}", shard.bytes),
+                Ok(None) => "is absent".to_owned(),
                 Err(error) => format!("could not be looked at: {error}"),
             };
             let reason = format!("is damaged: {} {reason}", shard.path);
@@ -183,24 +246,88 @@ impl Registry {
 
     /// Registers a whole folder of an earlier run, if every file in it is what its manifest says.
     pub(crate) fn adopt(&self, manifest: &Manifest, unchecked: &[String], monitor: &Monitor) -> Result<u64> {
-        for shard in manifest.splits.iter().flat_map(|split| &split.shards) {
-            let path = self.folder.join(&shard.path);
-            let sum = hash_file(&path, None, monitor)?;
-            if hex::encode(sum.sha256) != shard.sha256 {
+        let place = self.place();
+        let shards: Vec<_> = manifest.splits.iter().flat_map(|split| &split.shards).collect();
+        let total = shards.iter().map(|shard| shard.bytes).sum();
+        let meter = monitor.stage("verify", Unit::Bytes, Some(total));
+        upload::at_once(&shards, |shard| {
+            let at = shard.location(&place);
+            let found = match at.as_path() {
+                Some(path) => hex::encode(hash_file(&path, None, monitor)?.sha256),
+                None => upload::hash_remote(&at, shard.bytes, &meter, monitor)?,
+            };
+            if found != shard.sha256 {
                 return Err(Hinted::new(
-                    format!("{} is damaged: its SHA-256 is not the manifest's", path.display()),
+                    format!("{at} is damaged: its SHA-256 is not the manifest's"),
                     "build it anew with `--overwrite`",
                 )
                 .into());
             }
-        }
-        self.commit(manifest, None, unchecked)
+            Ok(())
+        })?;
+        meter.finish();
+        self.commit(manifest, &place, None, unchecked, true)
     }
 
     /// Gives the finished folder `out` its name, and writes the catalog's entry. Where something is to be replaced, the entry
     /// comes first and points to both places, so that readers always find one of the two versions.
-    pub(crate) fn publish(&self, out: &Path, manifest: &Manifest, unchecked: &[String]) -> Result<u64> {
+    ///
+    /// In an object store the files are sent and read back first; what is there already keeps its own folder. `overwrite` says whether another build of
+    /// the version that came into the catalog meanwhile may be replaced: on this machine the lock of the staging folder keeps them apart.
+    pub(crate) fn publish(
+        &self,
+        out: &Path,
+        manifest: &Manifest,
+        unchecked: &[String],
+        overwrite: bool,
+        monitor: &Monitor,
+    ) -> Result<(u64, Location)> {
         remove_strangers(out, manifest)?;
+        if let Some(remote) = &self.remote {
+            return self.send(remote, out, manifest, unchecked, overwrite, monitor);
+        }
+        let log = self.publish_folder(out, manifest, unchecked)?;
+        Ok((log, self.place()))
+    }
+
+    fn send(
+        &self,
+        remote: &Remote,
+        out: &Path,
+        manifest: &Manifest,
+        unchecked: &[String],
+        overwrite: bool,
+        monitor: &Monitor,
+    ) -> Result<(u64, Location)> {
+        let state = self.catalog.state(&self.version).map_err(hinted)?;
+        let conditional = remote.conditional.get().copied().unwrap_or(false);
+        let is_taken = |folder: &Location| -> Result<bool> {
+            let path = self.catalog.stored_path(folder).map_err(hinted)?;
+            // In the catalog with other content, though its manifest may be lost; or shared by another version; or being deleted.
+            let held = state.versions().any(|(_, held)| {
+                let same = held.record.path == path && held.record.manifest_sha256 == manifest.sha256();
+                !same && held.record.folders().any(|used| used == path)
+            });
+            Ok(held || state.was_collected(&path))
+        };
+        let relative = self.relative.to_string_lossy();
+        let place = Place::find(&remote.data_dir, &relative, manifest, conditional, &is_taken)?;
+        upload::send(out, manifest, &place, monitor)?;
+        monitor.check()?;
+        place.check()?;
+        // What is lost is replaced without asking, as it is on a local disk.
+        let is_lost = matches!(
+            self.catalog.resolve(&self.version),
+            Err(prep_catalog::Error::Data { .. })
+        );
+        let log = self.commit(manifest, &place.folder, None, unchecked, overwrite || is_lost)?;
+        let folder = place.folder.clone();
+        place.release();
+        Ok((log, folder))
+    }
+
+    fn publish_folder(&self, out: &Path, manifest: &Manifest, unchecked: &[String]) -> Result<u64> {
+        let place = self.place();
         store::sync_folder(out)?;
         let parent = self.folder.parent().unwrap_or(&self.data_dir);
         std::fs::create_dir_all(parent)
@@ -209,9 +336,9 @@ impl Registry {
         if std::fs::symlink_metadata(&self.folder).is_err() {
             store::rename_without_replacing(out, &self.folder)?;
             store::sync_folder(parent)?;
-            return self.commit(manifest, None, unchecked);
+            return self.commit(manifest, &place, None, unchecked, true);
         }
-        let log = self.commit(manifest, Some(out), unchecked)?;
+        let log = self.commit(manifest, &place, Some(out), unchecked, true)?;
         self.exchange(out, &self.folder)?;
         Ok(log)
     }
@@ -230,8 +357,15 @@ impl Registry {
         Ok(())
     }
 
-    fn commit(&self, manifest: &Manifest, staged: Option<&Path>, unchecked: &[String]) -> Result<u64> {
-        let mut build = CatalogBuild::new(manifest, Location::from_path(&self.folder)).overwrite(true);
+    fn commit(
+        &self,
+        manifest: &Manifest,
+        folder: &Location,
+        staged: Option<&Path>,
+        unchecked: &[String],
+        overwrite: bool,
+    ) -> Result<u64> {
+        let mut build = CatalogBuild::new(manifest, folder.clone()).overwrite(overwrite);
         if let Some(staged) = staged {
             build = build.staged(Location::from_path(staged));
         }
@@ -245,7 +379,7 @@ impl Registry {
 }
 
 /// The catalog's error with its hint, as commands print it.
-fn hinted(error: prep_catalog::Error) -> anyhow::Error {
+pub(crate) fn hinted(error: prep_catalog::Error) -> anyhow::Error {
     match error.hint() {
         Some(hint) => {
             let message = error.to_string();
@@ -255,6 +389,14 @@ fn hinted(error: prep_catalog::Error) -> anyhow::Error {
         }
         None => error.into(),
     }
+}
+
+/// The local folder in which datasets for a place in an object store are made: one for each such place, in this user's home, so that the same
+/// command finds it again.
+fn workshop(data_dir: &Location) -> Result<PathBuf> {
+    let home = prep_catalog::home_folder().map_err(hinted)?;
+    let name = hex::encode(Sha256::digest(data_dir.to_string().trim_end_matches('/')));
+    absolute(&home.join("remote").join(&name[..16]))
 }
 
 /// Removes what is not part of the version: shards of an earlier attempt with another number of them.

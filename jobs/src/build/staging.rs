@@ -44,6 +44,16 @@ impl Staging {
     ///
     /// `relative` is `NAME[/CONFIG]/VERSION`.
     pub(crate) fn enter(data_dir: &Path, relative: &Path, monitor: &Monitor) -> Result<Self> {
+        let entered = Self::enter_if(data_dir, relative, monitor, true)?;
+        entered.context("the staging folder is in use, though it was waited for")
+    }
+
+    /// The same without waiting: `None` where another process has the lock.
+    pub(crate) fn try_enter(data_dir: &Path, relative: &Path, monitor: &Monitor) -> Result<Option<Self>> {
+        Self::enter_if(data_dir, relative, monitor, false)
+    }
+
+    fn enter_if(data_dir: &Path, relative: &Path, monitor: &Monitor, waits: bool) -> Result<Option<Self>> {
         let top = data_dir.join(STAGING_FOLDER);
         let root = top.join(relative);
         let path = root.join("lock");
@@ -85,6 +95,7 @@ impl Staging {
             };
             match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) if !waits => return Ok(None),
                 Err(rustix::io::Errno::WOULDBLOCK) => {
                     if !told {
                         monitor.note(format!(
@@ -108,11 +119,11 @@ impl Staging {
                 _ => false,
             };
             if same {
-                return Ok(Self {
+                return Ok(Some(Self {
                     root,
                     top,
                     _lock: Some(lock),
-                });
+                }));
             }
         }
     }

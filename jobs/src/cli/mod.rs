@@ -8,19 +8,24 @@ mod cat;
 mod cat_dataset;
 mod completions;
 mod convert;
+mod diff;
 mod from_catalog;
+mod gc;
 mod inspect;
 mod job_args;
 mod launch;
+mod lineage;
 mod list;
 mod load;
 mod output;
 mod progress;
 mod record_file;
 mod register;
+mod rm;
 mod salvage;
 mod show;
 mod stop;
+mod tag;
 mod targets;
 mod verify;
 mod verify_dataset;
@@ -74,6 +79,11 @@ enum Command {
     Launch(launch::Launch),
     List(list::List),
     Show(show::Show),
+    Tag(tag::Tag),
+    Rm(rm::Rm),
+    Gc(gc::Gc),
+    Diff(diff::Diff),
+    Lineage(lineage::Lineage),
     Cat(cat::Cat),
     Verify(verify::Verify),
     Salvage(salvage::Salvage),
@@ -104,6 +114,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Launch(args) => launch::run(args, global),
         Command::List(args) => list::run(args, global),
         Command::Show(args) => show::run(args, global),
+        Command::Tag(args) => tag::run(args, global),
+        Command::Rm(args) => rm::run(args, global),
+        Command::Gc(args) => gc::run(args, global),
+        Command::Diff(args) => diff::run(args, global),
+        Command::Lineage(args) => lineage::run(args, global),
         Command::Cat(args) => cat::run(args, global),
         Command::Verify(args) => verify::run(args, global),
         Command::Salvage(args) => salvage::run(args, global),

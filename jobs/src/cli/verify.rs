@@ -6,27 +6,30 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
 use clap::Args;
 use prep_catalog::manifest::{MANIFEST_FILE, Manifest, ShardManifest};
 use prep_formats::Error;
 use prep_formats::array_record::{self, VerifyOptions};
-use prep_formats::store::{PositionedFile, ReadAt};
+use prep_formats::store::{self, Location, PositionedFile, ReadAt};
 use prep_formats::tfrecord;
 use sha2::{Digest, Sha256};
 
 use crate::cli::output::{Usage, say};
 use crate::cli::progress::Display;
 use crate::cli::record_file::{Kind, kind, kind_by_name};
-use crate::cli::{Global, Outcome, targets, verify_dataset};
+use crate::cli::verify_dataset::{self, VerifyJournal};
+use crate::cli::{Global, Outcome, targets};
 use crate::monitor::{Meter, Monitor, Unit};
 use crate::resources::default_workers;
 
 /// Checks every hash and checksum of files, folders or datasets.
 ///
 /// Goes on past damage and lists the records lost. A folder with Prep's manifest is compared with it as well: shards that are
-/// absent or have another SHA-256 are damaged.
+/// absent or have another SHA-256 are damaged. A dataset may lie in an object store. What is found whole is noted in a journal; after a run that was
+/// stopped, `--resume` passes over what is in it and has not changed since.
 ///
 /// Example: prep verify '/data/mnist/3.0.1/*-train*' --quick
 #[derive(Debug, Args)]
@@ -40,6 +43,9 @@ pub(crate) struct Verify {
     /// Files looked at at once; default: one per core.
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
+    /// Goes on where an earlier run of the same command was stopped; the journal is in the home folder, or in FILE.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    resume: Option<PathBuf>,
     /// Catalog folder or URL.
     #[arg(long, env = "PREP_CATALOG")]
     catalog: Option<String>,
@@ -47,6 +53,9 @@ pub(crate) struct Verify {
     #[arg(long)]
     json: bool,
 }
+
+/// Bytes that are hashed at a time.
+const HASH_BYTES: usize = 1 << 20;
 
 /// What was found in one file.
 #[derive(Debug, serde::Serialize)]
@@ -56,6 +65,9 @@ struct Report {
     /// Records, good and damaged, where they can be counted.
     records: Option<u64>,
     damaged: Vec<Lost>,
+    /// Whether an earlier run has found it whole, and it was not read again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    resumed: bool,
     /// What `prep salvage` would save, where records cannot be reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     salvage: Option<Salvage>,
@@ -79,8 +91,29 @@ struct Lost {
 
 /// A file to look at, and what the manifest says about it.
 struct Task {
-    path: PathBuf,
+    place: Location,
     expected: Option<ShardManifest>,
+}
+
+impl Task {
+    fn size(&self) -> u64 {
+        match (self.place.as_path(), &self.expected) {
+            (Some(path), _) => fs::metadata(path).map_or(0, |metadata| metadata.len()),
+            (None, Some(shard)) => shard.bytes,
+            (None, None) => 0,
+        }
+    }
+
+    /// A text that changes when the file does; `None` where that cannot be told.
+    fn stamp(&self) -> Option<String> {
+        let Some(path) = self.place.as_path() else {
+            let identity = store::object_identity(&self.place).ok()?;
+            return (!identity.trim().is_empty()).then_some(identity);
+        };
+        let metadata = fs::metadata(path).ok()?;
+        let modified = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+        Some(format!("{} {}", metadata.len(), modified.as_nanos()))
+    }
 }
 
 pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
@@ -91,23 +124,28 @@ pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
     for target in targets::expand(&args.targets)? {
         let path = PathBuf::from(&target);
         if path.is_file() {
-            tasks.push(Task { path, expected: None });
+            tasks.push(Task {
+                place: Location::from_path(path),
+                expected: None,
+            });
             continue;
         }
-        let folder = if path.is_dir() {
-            path
-        } else {
-            verify_dataset::folder_of(&target, args.catalog.as_deref())?
-        };
-        tasks.extend(tasks_of(&folder)?);
+        if path.is_dir() {
+            tasks.extend(tasks_of(&path)?);
+            continue;
+        }
+        let found = verify_dataset::resolve(&target, args.catalog.as_deref())?;
+        match found.folder.as_path() {
+            Some(folder) => tasks.extend(tasks_of(&folder)?),
+            None => tasks.extend(shards_of(found.manifest, &found.folder)),
+        }
     }
+    let journal = VerifyJournal::open(args.resume.as_deref(), args.quick, &args.targets)?;
     let monitor = Monitor::new();
-    let sizes = tasks
-        .iter()
-        .map(|task| fs::metadata(&task.path).map_or(0, |metadata| metadata.len()));
     let look = Look {
         quick: args.quick,
-        meter: monitor.stage("verify", Unit::Bytes, Some(sizes.sum())),
+        meter: monitor.stage("verify", Unit::Bytes, Some(tasks.iter().map(Task::size).sum())),
+        journal: &journal,
     };
     let num_files = tasks.len();
     let (mut num_damaged, mut num_records) = (0, 0);
@@ -121,6 +159,7 @@ pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
         })?;
         look.meter.finish();
     }
+    journal.remove();
     if !args.json && !global.quiet && num_files > 1 {
         say(format_args!(
             "{num_files} files, {num_records} records, {num_damaged} files damaged"
@@ -134,12 +173,13 @@ pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
 }
 
 /// How closely files are looked at, and how far that is.
-struct Look {
+struct Look<'a> {
     quick: bool,
     meter: Arc<Meter>,
+    journal: &'a VerifyJournal,
 }
 
-impl Look {
+impl Look<'_> {
     /// A file is at `offset`; `before` is where it was.
     fn reached(&self, before: &mut u64, offset: u64) {
         self.meter.add(offset.saturating_sub(*before));
@@ -193,7 +233,17 @@ fn print(report: &Report, json: bool, global: &Global) -> anyhow::Result<()> {
 
 /// The record files of a folder, in the order of their paths.
 pub(crate) fn record_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    Ok(tasks_of(folder)?.into_iter().map(|task| task.path).collect())
+    let tasks = tasks_of(folder)?.into_iter();
+    Ok(tasks.filter_map(|task| task.place.as_path()).collect())
+}
+
+/// The shards of a version.
+fn shards_of(manifest: Manifest, folder: &Location) -> impl Iterator<Item = Task> {
+    let shards = manifest.splits.into_iter().flat_map(|split| split.shards);
+    shards.map(|shard| Task {
+        place: shard.location(folder),
+        expected: Some(shard),
+    })
 }
 
 /// The record files of a folder, in the order of their paths; with a manifest, its shards as well, present or not.
@@ -212,8 +262,8 @@ fn tasks_of(folder: &Path) -> anyhow::Result<Vec<Task>> {
                 let context = || format!("could not read `{}`", path.display());
                 let text = fs::read(&path).with_context(context)?;
                 let manifest: Manifest = serde_json::from_slice(&text).with_context(context)?;
-                for shard in manifest.splits.into_iter().flat_map(|split| split.shards) {
-                    tasks.insert(folder.join(&shard.path), Some(shard));
+                for task in shards_of(manifest, &Location::from_path(&folder)) {
+                    tasks.insert(task.place.as_path().unwrap_or_default(), task.expected);
                 }
             }
         }
@@ -224,7 +274,10 @@ fn tasks_of(folder: &Path) -> anyhow::Result<Vec<Task>> {
             folder.display()
         );
     }
-    let tasks = tasks.into_iter().map(|(path, expected)| Task { path, expected });
+    let tasks = tasks.into_iter().map(|(path, expected)| Task {
+        place: Location::from_path(path),
+        expected,
+    });
     Ok(tasks.collect())
 }
 
@@ -232,7 +285,7 @@ fn tasks_of(folder: &Path) -> anyhow::Result<Vec<Task>> {
 fn verify_all(
     tasks: &[Task],
     workers: usize,
-    look: &Look,
+    look: &Look<'_>,
     mut each: impl FnMut(Report) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let threads = workers.min(tasks.len());
@@ -247,7 +300,7 @@ fn verify_all(
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     tasks.get(index).map(|task| (index, task))
                 } {
-                    if sender.send((index, verify_file(task, look))).is_err() {
+                    if sender.send((index, verify_or_pass(task, look))).is_err() {
                         return;
                     }
                 }
@@ -267,27 +320,57 @@ fn verify_all(
     })
 }
 
-fn verify_file(task: &Task, look: &Look) -> anyhow::Result<Report> {
-    let path = &task.path;
-    if let Some(shard) = &task.expected
-        && !path.exists()
-    {
-        let reason = "the file is absent, but the manifest lists it".to_string();
-        return Ok(report(path, None, vec![lost(0..shard.records, 0, reason)]));
+/// Looks at a file, unless an earlier run has found it whole.
+fn verify_or_pass(task: &Task, look: &Look<'_>) -> anyhow::Result<Report> {
+    let name = task.place.to_string();
+    let stamp = task.stamp();
+    if let Some(records) = look.journal.found(&name, stamp.as_deref()) {
+        look.meter.add(task.size());
+        let mut report = report(&name, Some(records), Vec::new());
+        report.resumed = true;
+        return Ok(report);
     }
-    let mut found = match kind(path)? {
-        Kind::ArrayRecord => {
+    let found = verify_file(task, look)?;
+    // A file that changed while it was read is not noted.
+    if found.ok
+        && let (Some(records), Some(stamp)) = (found.records, stamp)
+        && task.stamp().as_ref() == Some(&stamp)
+    {
+        look.journal.note(&name, &stamp, records);
+    }
+    Ok(found)
+}
+
+fn verify_file(task: &Task, look: &Look<'_>) -> anyhow::Result<Report> {
+    let name = task.place.to_string();
+    let (source, kind): (Arc<dyn ReadAt>, Kind) = match task.place.as_path() {
+        Some(path) => {
+            if let Some(shard) = &task.expected
+                && !path.exists()
+            {
+                return Ok(absent(&name, shard));
+            }
             // Read, not mapped: memory stays small whatever the file's size, and a file cut meanwhile is an error.
-            let source = Arc::new(PositionedFile::open(path)?);
+            (Arc::new(PositionedFile::open(&path)?), kind(&path)?)
+        }
+        None => match store::open(&task.place) {
+            Ok(source) => (source, Kind::ArrayRecord),
+            Err(error) => match &task.expected {
+                Some(shard) if is_absent(&error) => return Ok(absent(&name, shard)),
+                _ => return Err(error.into()),
+            },
+        },
+    };
+    let mut found = match kind {
+        Kind::ArrayRecord => {
             let options = VerifyOptions::default().quick(look.quick);
             let mut before = 0;
-            let verified =
-                array_record::verify_with(Arc::<PositionedFile>::clone(&source), options, |offset| {
-                    look.reached(&mut before, offset);
-                })?;
+            let verified = array_record::verify_with(Arc::clone(&source), options, |offset| {
+                look.reached(&mut before, offset);
+            })?;
             let damaged = verified.damaged.into_iter();
             let mut report = report(
-                path,
+                &name,
                 verified.num_records,
                 damaged.map(|d| lost(d.records, d.offset, d.reason)).collect(),
             );
@@ -297,18 +380,32 @@ fn verify_file(task: &Task, look: &Look) -> anyhow::Result<Report> {
             look.reached(&mut before, source.len());
             report
         }
-        Kind::TfRecord => verify_tfrecord(path, look)?,
+        Kind::TfRecord => verify_tfrecord(task.place.local_path()?, look)?,
     };
     if let Some(shard) = &task.expected {
-        compare(path, shard, look.quick, &mut found)?;
+        compare(&*source, shard, look.quick, &mut found)?;
     }
     Ok(found)
+}
+
+fn absent(name: &str, shard: &ShardManifest) -> Report {
+    let reason = "the file is absent, but the manifest lists it".to_string();
+    report(name, None, vec![lost(0..shard.records, 0, reason)])
+}
+
+fn is_absent(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
 /// Compares a file that is whole in itself with the manifest.
 ///
 /// A quick look compares the number of records only.
-fn compare(path: &Path, shard: &ShardManifest, quick: bool, found: &mut Report) -> anyhow::Result<()> {
+fn compare(
+    source: &dyn ReadAt,
+    shard: &ShardManifest,
+    quick: bool,
+    found: &mut Report,
+) -> anyhow::Result<()> {
     if !found.ok {
         return Ok(());
     }
@@ -324,16 +421,14 @@ fn compare(path: &Path, shard: &ShardManifest, quick: bool, found: &mut Report) 
         }
         return Ok(());
     }
-    let mut file = fs::File::open(path).with_context(|| format!("could not open `{}`", path.display()))?;
-    let (mut hasher, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
-    loop {
-        match file
-            .read(&mut buffer)
-            .with_context(|| format!("could not read `{}`", path.display()))?
-        {
-            0 => break,
-            n => hasher.update(&buffer[..n]),
-        }
+    let (mut hasher, mut buffer) = (Sha256::new(), vec![0; HASH_BYTES]);
+    let mut offset = 0;
+    while offset < source.len() {
+        let count = (source.len() - offset).min(HASH_BYTES as u64);
+        let block = &mut buffer[..count as usize];
+        source.read_at(offset, block)?;
+        hasher.update(&*block);
+        offset += count;
     }
     let digest = hex::encode(hasher.finalize());
     if digest != shard.sha256 || found.records != Some(shard.records) {
@@ -358,7 +453,7 @@ fn salvage_array_record(source: &dyn ReadAt) -> Option<Salvage> {
     })
 }
 
-fn verify_tfrecord(path: &Path, look: &Look) -> anyhow::Result<Report> {
+fn verify_tfrecord(path: &Path, look: &Look<'_>) -> anyhow::Result<Report> {
     let mut damaged = Vec::new();
     let mut note = |index: u64, error: Error| match error {
         Error::Damaged { at, reason } | Error::Unsupported { at, reason } => {
@@ -400,7 +495,7 @@ fn verify_tfrecord(path: &Path, look: &Look) -> anyhow::Result<Report> {
     }
     // A record whose length is damaged was not counted, and hides those behind it.
     let records = records.max(damaged.last().map_or(0, |lost| lost.records[1]));
-    let mut report = report(path, Some(records), damaged);
+    let mut report = report(&path.to_string_lossy(), Some(records), damaged);
     if is_broken {
         report.salvage = salvage_tfrecord(path);
     }
@@ -430,7 +525,7 @@ fn salvage_tfrecord(path: &Path) -> Option<Salvage> {
 /// A file that shows how far it was read.
 struct Counted<'a> {
     file: fs::File,
-    look: &'a Look,
+    look: &'a Look<'a>,
     before: &'a mut u64,
     offset: u64,
 }
@@ -444,12 +539,13 @@ impl Read for Counted<'_> {
     }
 }
 
-fn report(path: &Path, records: Option<u64>, damaged: Vec<Lost>) -> Report {
+fn report(path: &str, records: Option<u64>, damaged: Vec<Lost>) -> Report {
     Report {
-        path: path.to_string_lossy().into_owned(),
+        path: path.to_owned(),
         ok: damaged.is_empty(),
         records,
         damaged,
+        resumed: false,
         salvage: None,
     }
 }

@@ -1,0 +1,78 @@
+//! `prep tag`.
+
+use std::io::{self, Write};
+
+use clap::Args;
+use prep_catalog::DatasetName;
+use serde_json::json;
+
+use crate::cli::from_catalog::{advise, catalog};
+use crate::cli::{Global, Outcome};
+
+/// Gives a version a name, or takes one away.
+///
+/// A tag names one version at a time: given again, it moves. `prep load NAME@TAG` and all other commands take it. With `--delete` the tag goes, and
+/// its version stays.
+///
+/// Example: prep tag cifar10:3.0.2 best
+#[derive(Debug, Args)]
+pub(crate) struct Tag {
+    /// `name`, `name/config`, `name:version` or `name@tag`; without a version, the newest.
+    name: String,
+    /// A letter or digit, then letters, digits, `_`, `-` and `.`.
+    tag: String,
+    /// Removes the tag.
+    #[arg(long)]
+    delete: bool,
+    /// Shows what would be done, and does nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Catalog folder or URL.
+    #[arg(long, env = "PREP_CATALOG")]
+    catalog: Option<String>,
+    /// One JSON object a line on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Tag, global: &Global) -> anyhow::Result<Outcome> {
+    let name = DatasetName::parse(&args.name).map_err(advise)?;
+    let catalog = catalog(args.catalog.as_deref())?;
+    let selected = if args.delete {
+        name.clone()
+            .with_selector(prep_catalog::Selector::Tag(args.tag.clone()))
+    } else {
+        name.clone()
+    };
+    // Also says which version an unknown one could have been meant to be, before anything is written.
+    let version = catalog.version_of(&selected).map_err(advise)?;
+    let log = match (args.dry_run, args.delete) {
+        (true, _) => None,
+        (false, true) => catalog.untag(&name, &args.tag).map_err(advise)?,
+        (false, false) => catalog.tag(&name, &args.tag).map_err(advise)?,
+    };
+    let status = match (args.dry_run, args.delete, log) {
+        (true, ..) => "planned",
+        (false, true, _) => "removed",
+        (false, false, Some(_)) => "tagged",
+        (false, false, None) => "up to date",
+    };
+    let mut out = io::stdout().lock();
+    if args.json {
+        let object = json!({
+            "status": status, "name": name.name, "config": name.config, "version": version, "tag": args.tag, "log": log,
+        });
+        writeln!(out, "{object}")?;
+    } else if !global.quiet {
+        let (place, tag) = (name.place(), &args.tag);
+        let text = match status {
+            "planned" if args.delete => format!("tag `{tag}` of {place}:{version} would be removed"),
+            "planned" => format!("{place}:{version} would be {place}@{tag}"),
+            "removed" => format!("tag `{tag}` of {place}:{version} is removed"),
+            "tagged" => format!("{place}:{version} is {place}@{tag}"),
+            _ => format!("{place}:{version} is {place}@{tag} already"),
+        };
+        writeln!(out, "{text}")?;
+    }
+    Ok(Outcome::Done)
+}

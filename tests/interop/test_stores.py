@@ -1,0 +1,383 @@
+"""Catalogs and datasets in object stores: real store servers, started here from their packages."""
+import concurrent.futures
+import contextlib
+import functools
+import http.server
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import pytest
+
+from conftest import GOLDEN
+from store_proxy import SIGNED, Proxy
+
+WRITERS = 16
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def wait_for(port, process):
+    """Until the server listens; its end is an error."""
+    while True:
+        assert process.poll() is None, "the store's server has ended"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def moto():
+    """moto's S3 server, a process of its own. Gives its port."""
+    pytest.importorskip("moto")
+    port = free_port()
+    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(port, process)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture
+def proxy(moto):
+    proxy = Proxy("127.0.0.1", moto)
+    yield proxy
+    proxy.stop()
+
+
+class Store:
+    """A bucket of its own behind the proxy, and the command with its address and keys."""
+
+    def __init__(self, prep, proxy, home, name):
+        self.prep = prep
+        self.proxy = proxy
+        self.bucket = name
+        self.ask("PUT", "", b"")
+        self.catalog = f"s3://{name}/catalog"
+        self.environment = {
+            **prep.environment,
+            "PREP_HOME": str(home),
+            "PREP_CATALOG": self.catalog,
+            "AWS_ENDPOINT_URL": proxy.url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "a-secret-that-is-not-to-be-shown",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def start(self, *arguments, **more):
+        command = [self.prep.binary, *map(str, arguments)]
+        return subprocess.Popen(
+            command, env={**self.environment, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def run(self, *arguments, code=0, **more):
+        process = self.start(*arguments, **more)
+        out, errors = process.communicate()
+        assert process.returncode == code, f"{arguments}: exit code {process.returncode}\n{out[-2000:]}\n{errors[-4000:]}"
+        assert "a-secret-that-is-not-to-be-shown" not in out + errors
+        process.out, process.errors = out, errors
+        return process
+
+    def json(self, *arguments, code=0, **more):
+        return [json.loads(line) for line in self.run(*arguments, "--json", code=code, **more).out.splitlines()]
+
+    def build(self, name, *arguments, code=0, **more):
+        rows = self.json("build", name, "--from", GOLDEN / name, "--no-checksum", *arguments, code=code, **more)
+        return rows[-1] if rows else None
+
+    def ask(self, method, path, data=None):
+        url = f"{self.proxy.url}/{self.bucket}{path}"
+        with urllib.request.urlopen(urllib.request.Request(url, method=method, data=data, headers=SIGNED)) as reply:
+            return reply.read()
+
+    def keys(self, prefix=""):
+        """All keys of the bucket below a prefix."""
+        text = self.ask("GET", f"?list-type=2&max-keys=1000&prefix={prefix}").decode()
+        return [part.split("</Key>")[0] for part in text.split("<Key>")[1:]]
+
+    def get(self, key):
+        return self.ask("GET", f"/{key}")
+
+    def put(self, key, data):
+        self.ask("PUT", f"/{key}", data)
+
+    def delete(self, key):
+        self.ask("DELETE", f"/{key}")
+
+
+@pytest.fixture(scope="session")
+def prep_command(tmp_path_factory):
+    from conftest import Prep
+
+    return Prep(tmp_path_factory.mktemp("stores"))
+
+
+@pytest.fixture
+def store(prep_command, proxy, tmp_path, request):
+    name = "b" + request.node.name.replace("_", "-").split("[")[0][-50:].strip("-")
+    return Store(prep_command, proxy, tmp_path / "home", name)
+
+
+def test_a_dataset_is_built_into_a_bucket_and_used_from_there(store, tmp_path):
+    outcome = store.build("cifar10")
+    assert outcome["status"] == "built"
+    assert outcome["path"] == f"{store.catalog}/data/cifar10/{outcome['version']}"
+    # The same bytes as on a local disk, and nothing else.
+    local = Store(store.prep, store.proxy, tmp_path / "local", "unused-bucket")
+    local.environment["PREP_CATALOG"] = str(tmp_path / "catalog")
+    there = local.build("cifar10")
+    assert there["fingerprint"] == outcome["fingerprint"]
+    folder = pathlib.Path(there["path"])
+    prefix = f"catalog/data/cifar10/{outcome['version']}/"
+    names = sorted(path.name for path in folder.iterdir())
+    assert sorted(store.keys(prefix)) == [prefix + name for name in names]
+    for name in names:
+        assert store.get(prefix + name) == (folder / name).read_bytes(), name
+    assert not store.keys("catalog/data/.staging")
+    assert not [key for key in store.keys("catalog/") if "probe" in key]
+    # Again: nothing is written.
+    store.proxy.counts()
+    assert store.build("cifar10")["status"] == "up to date"
+    assert not [request for request in store.proxy.counts() if request[0] != "GET" and request[0] != "HEAD"]
+    # All commands by name.
+    listed = store.json("list")
+    assert [(row["name"], row["path"]) for row in listed] == [("cifar10", outcome["path"])]
+    for name in ["cifar10", f"cifar10:{outcome['version']}", "cifar10@log=0"]:
+        shown = store.json("show", name)[0]
+        assert shown["features"]["label"]["num_classes"] == 10
+        assert shown["fingerprint"] == outcome["fingerprint"]
+    rows, wanted = (which.json("cat", "cifar10", "--split", "test", "--digest") for which in (store, local))
+    assert rows == wanted and len(rows) == outcome["splits"]["test"]["examples"]
+    orders = [which.run("load", "cifar10", "--batch", "7", "--seed", "3", "--indices").out for which in (store, local)]
+    assert orders[0] == orders[1]
+    store.run("load", "cifar10", "--batch", "7", "--seed", "3", "--threads", "2")
+    reports = store.json("verify", "cifar10")
+    assert all(report["ok"] for report in reports) and len(reports) == sum(s["shards"] for s in outcome["splits"].values())
+    # Damage in the bucket is found.
+    shard = prefix + next(name for name in names if "test" in name)
+    data = bytearray(store.get(shard))
+    data[len(data) // 2] ^= 0xFF
+    store.put(shard, bytes(data))
+    reports = store.json("verify", "cifar10", code=1)
+    assert [report["ok"] for report in reports].count(False) == 1
+    store.delete(shard)
+    reports = store.json("verify", "cifar10", code=1)
+    assert any("absent" in damage["reason"] for report in reports for damage in report["damaged"])
+
+
+def test_tags_removal_and_gc_in_a_bucket(store):
+    version = store.build("mnist")["version"]
+    assert store.json("tag", "mnist", "best")[0]["status"] == "tagged"
+    assert store.json("tag", "mnist", "best")[0]["status"] == "up to date"
+    assert store.json("show", "mnist@best")[0]["tags"] == [{"name": "best", "version": version}]
+    # Another build of the same version: the old one is readable until the new one is in, and both folders are there.
+    other = store.build("mnist", "--shards", "3", "--overwrite")
+    assert other["path"].split("/")[-1].startswith(f"{version}-")
+    assert store.json("show", "mnist@best")[0]["path"] == other["path"]
+    assert store.build("mnist", "--shards", "3")["status"] == "up to date"
+    old = f"catalog/data/mnist/{version}/"
+    assert store.keys(old)
+    planned = store.json("gc")
+    assert [row["status"] for row in planned] == ["kept"] and "younger" in planned[0]["kept"]
+    planned = store.json("gc", "--older-than", "0s")
+    assert [row["status"] for row in planned] == ["garbage"]
+    assert store.keys(old)
+    deleted = store.json("gc", "--older-than", "0s", "--delete")
+    assert [row["status"] for row in deleted] == ["deleted"] and deleted[0]["files"] == planned[0]["files"]
+    assert not store.keys(old)
+    assert store.json("gc", "--older-than", "0s") == []
+    store.run("verify", "mnist")
+    assert store.json("rm", "mnist@best")[0]["tags"] == ["best"]
+    assert store.json("list") == []
+    store.run("show", "mnist", code=1)
+    # Built again before it is collected, it is in use again.
+    again = store.build("mnist", "--shards", "3")
+    assert again["status"] == "built"
+    assert [row["status"] for row in store.json("gc", "--older-than", "0s", "--delete")] in ([], ["deleted"])
+    store.run("verify", "mnist")
+    # A folder that was collected is not used again, as somebody may still be deleting.
+    store.run("rm", "mnist")
+    store.run("gc", "--older-than", "0s", "--delete")
+    last = store.build("mnist", "--shards", "3")
+    assert last["path"] not in (other["path"], again["path"])
+    store.run("verify", "mnist")
+
+
+def test_sixteen_writers_at_once_all_land(store):
+    version = store.build("mnist")["version"]
+    for lost in [0.0, 0.2]:
+        store.proxy.lost_replies = lost
+        before = len(store.keys("catalog/log/mnist/"))
+        writers = [store.start("tag", f"mnist:{version}", f"w{lost}-{writer}", "--json") for writer in range(WRITERS)]
+        seen = set()
+        for writer in writers:
+            out, errors = writer.communicate()
+            assert writer.returncode == 0, errors
+            seen.add(json.loads(out)["log"])
+        store.proxy.lost_replies = 0.0
+        assert seen == set(range(before, before + WRITERS))
+    tags = {tag["name"] for tag in store.json("show", "mnist")[0]["tags"]}
+    assert tags == {f"w{lost}-{writer}" for lost in [0.0, 0.2] for writer in range(WRITERS)}
+    # Each entry is whole, and numbers have no gap.
+    keys = sorted(key for key in store.keys("catalog/log/mnist/"))
+    assert [int(key.split("/")[-1].removesuffix(".json")) for key in keys] == list(range(2 * WRITERS + 1))
+    for key in keys:
+        json.loads(store.get(key))
+
+
+def test_killed_writers_leave_a_catalog_that_can_be_read_and_written(store):
+    version = store.build("mnist")["version"]
+    for round in range(8):
+        writer = store.start("tag", f"mnist:{version}", f"k{round}")
+        time.sleep(0.02 * round)
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        store.run("show", "mnist")
+    assert store.json("tag", "mnist", "after")[0]["status"] == "tagged"
+    assert store.json("show", "mnist@after")[0]["version"] == version
+
+
+def test_a_killed_upload_leaves_nothing_readable_and_is_finished_by_the_same_command(store):
+    wanted = store.build("cifar10", "--data-dir", f"s3://{store.bucket}/first")
+    first = {key.split("/")[-1]: store.get(key) for key in store.keys("first/cifar10/")}
+    arguments = ["build", "cifar10", "--from", GOLDEN / "cifar10", "--no-checksum"]
+    arguments += ["--data-dir", f"s3://{store.bucket}/second", "--catalog", f"s3://{store.bucket}/second-catalog"]
+    done = False
+    for round in range(40):
+        store.proxy.counts()
+        writer = store.start(*arguments)
+        # Killed after so many puts.
+        while writer.poll() is None:
+            puts = [path for method, path in store.proxy.requests if method == "PUT" and "second/cifar10" in path]
+            if len(puts) > round % 4:
+                break
+            time.sleep(0.002)
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        if writer.returncode == 0:
+            done = True
+            break
+        listed = store.json("list", "--catalog", f"s3://{store.bucket}/second-catalog")
+        if listed:
+            break
+    outcome = store.json(*arguments)[-1]
+    assert outcome["status"] in ("built", "up to date") and (not done or outcome["status"] == "up to date")
+    second = {key.split("/")[-1]: store.get(key) for key in store.keys("second/cifar10/")}
+    assert second == first and outcome["fingerprint"] in ("", wanted["fingerprint"])
+    store.run("verify", "cifar10", "--catalog", f"s3://{store.bucket}/second-catalog")
+    store.run("gc", "--older-than", "0s", "--delete", "--catalog", f"s3://{store.bucket}/second-catalog",
+              "--data-dir", f"s3://{store.bucket}/second")
+    assert not store.keys("second/.staging")
+    assert {key.split("/")[-1] for key in store.keys("second/cifar10/")} == set(first)
+
+
+def test_a_store_without_conditions_and_one_that_cannot_be_written_are_refused_before_any_work(store, tmp_path):
+    store.proxy.ignores_conditions = True
+    # moto looks by itself, if loosely; a store that does not is this proxy without the header.
+    failed = store.run("build", "mnist", "--from", GOLDEN / "mnist", "--no-checksum", code=1)
+    assert "cannot be written safely" in failed.errors and "hint:" in failed.errors
+    assert not store.keys("")
+    # The data may lie there, with a catalog elsewhere: folders have the hash of their content in their names then.
+    outcome = store.build("mnist", "--data-dir", f"s3://{store.bucket}/data", "--catalog", tmp_path / "catalog")
+    assert outcome["status"] == "built" and f"{outcome['version']}-" in outcome["path"]
+    store.run("verify", "mnist", "--catalog", tmp_path / "catalog")
+    store.proxy.ignores_conditions = False
+    for place in ["--catalog", "--data-dir"]:
+        store.proxy.counts()
+        failed = store.run(
+            "build", "mnist", "--from", GOLDEN / "mnist", "--no-checksum", place, "s3://no-such-bucket/x", code=1
+        )
+        assert "no-such-bucket" in failed.errors
+        assert len(store.proxy.counts()) < 20
+        # A web server can only be read.
+        failed = store.run(
+            "build", "mnist", "--from", GOLDEN / "mnist", "--no-checksum", place, f"{store.proxy.url}/x", code=1
+        )
+        assert "can only be read" in failed.errors
+
+
+def test_a_catalog_is_read_from_a_web_server(store, tmp_path):
+    """A local catalog, moved, served as files: names resolve, and content keeps its fingerprint."""
+    catalog = tmp_path / "catalog"
+    outcome = store.build("mnist", "--catalog", catalog)
+    for number in range(20):
+        store.run("tag", "mnist", f"t{number}", "--catalog", catalog)
+    moved = tmp_path / "moved"
+    shutil.move(catalog, moved)
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def send_head(self):
+            # With ranges, which the library's handler lacks.
+            path = pathlib.Path(self.translate_path(self.path))
+            asked = self.headers.get("Range", "")
+            if not path.is_file():
+                self.send_error(404)
+                return None
+            data, status = path.read_bytes(), 200
+            size = len(data)
+            if asked.startswith("bytes="):
+                first, _, last = asked[6:].partition("-")
+                start = max(0, size - int(last)) if not first else int(first)
+                end = size if not first or not last else min(size, int(last) + 1)
+                data, status = data[start:end], 206
+            self.send_response(status)
+            if status == 206:
+                self.send_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Last-Modified", "Mon, 30 Nov 2026 00:00:00 GMT")
+            self.end_headers()
+            import io
+
+            return io.BytesIO(data)
+
+    handler = functools.partial(Quiet, directory=str(moved))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        for name in ["mnist", "mnist@t19", "mnist@log=3", f"mnist:{outcome['version']}"]:
+            assert store.json("show", name, "--catalog", url)[0]["fingerprint"] == outcome["fingerprint"]
+        rows = store.json("cat", "mnist", "--split", "test", "--digest", "--catalog", url)
+        assert rows == store.json("cat", "mnist", "--split", "test", "--digest", "--catalog", moved)
+        store.run("verify", "mnist", "--catalog", url)
+        store.run("load", "mnist", "--batch", "8", "--catalog", url)
+        failed = store.run("list", "--catalog", url, code=1)
+        assert "ask for a dataset by its name" in failed.errors
+        failed = store.run("tag", "mnist", "x", "--catalog", url, code=1)
+        assert "can only be read" in failed.errors
+        failed = store.run("show", "minst", "--catalog", url, code=1)
+        assert "no dataset `minst`" in failed.errors
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_name_costs_a_handful_of_requests(store):
+    version = store.build("mnist")["version"]
+    for number in range(24):
+        store.run("tag", f"mnist:{version}", f"t{number}")
+    store.proxy.counts()
+    store.run("load", "mnist", "--batches", "1", "--batch", "4")
+    requests = store.proxy.counts()
+    catalog = [path for _, path in requests if "/log/" in path or "/checkpoints/" in path or path.endswith("prep.json")]
+    assert len(catalog) <= 12, catalog
+    assert not [path for _, path in requests if "list-type" in path], requests
