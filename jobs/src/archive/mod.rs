@@ -12,6 +12,7 @@ pub(crate) use members::{LeftOut, damage, each_file, folder_files, read_after, r
 pub use section::Section;
 pub use stream::Stream;
 pub use tar::{Member, MemberKind, Tar};
+pub(crate) use zip::Zip;
 
 /// The path of an archive's member without detours, as a name: `./a//b/../c` is `a/c`. `None` for what TFDS leaves out: absolute paths,
 /// those that lead out of the archive, hidden files (what macOS and editors leave behind), and backups (`name~`); and for names with a zero byte.

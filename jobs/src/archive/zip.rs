@@ -6,7 +6,7 @@
 //!
 //! Source: PKWARE's APPNOTE.TXT 6.3.10; the crate `zip` parses it.
 
-use std::io::{self, Read, Seek};
+use std::io::{self, Read, Seek, SeekFrom};
 
 use anyhow::{Context, Result, bail};
 use zip::CompressionMethod;
@@ -127,6 +127,72 @@ impl<R: Read + Seek> Zip<R> {
             left: member.bytes,
             bytes: member.bytes,
         })
+    }
+}
+
+impl<R: Read + Seek + 'static> Zip<R> {
+    /// The same as a stream of its own, which holds the file but no directory: for reading several members side by side.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn into_read(mut self, index: usize) -> Result<Box<dyn Read>> {
+        // What cannot be read is told in the same words.
+        drop(self.read(index)?);
+        let member = self.member(index)?;
+        let entry = self
+            .archive
+            .by_index_data(index)
+            .map_err(|error| explain(&self.name, Some(&member.path), error))?;
+        let (start, packed, crc) = (entry.header_start(), entry.compressed_size(), entry.crc32());
+        let is_stored = entry.compression() == CompressionMethod::STORE;
+        let place = format!("{}, member {}", self.name, member.path);
+        let mut inner = self.archive.into_inner();
+        let unread = || format!("{place}: could not read");
+        inner.seek(SeekFrom::Start(start)).with_context(unread)?;
+        let mut header = [0; 30];
+        inner.read_exact(&mut header).with_context(unread)?;
+        let length = |at: usize| i64::from(u16::from_le_bytes([header[at], header[at + 1]]));
+        inner
+            .seek(SeekFrom::Current(length(26) + length(28)))
+            .with_context(unread)?;
+        let data = inner.take(packed);
+        let data: Box<dyn Read> = match is_stored {
+            true => Box::new(data),
+            false => Box::new(flate2::read::DeflateDecoder::new(data)),
+        };
+        Ok(Box::new(Checked {
+            inner: WithCrc {
+                inner: data,
+                crc: flate2::Crc::new(),
+                wanted: crc,
+            },
+            place,
+            left: member.bytes,
+            bytes: member.bytes,
+        }))
+    }
+}
+
+/// Data that have to have this CRC.
+struct WithCrc<R> {
+    inner: R,
+    crc: flate2::Crc,
+    wanted: u32,
+}
+
+impl<R: Read> Read for WithCrc<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.crc.update(&buffer[..count]);
+        if count == 0 && !buffer.is_empty() && self.crc.sum() != self.wanted {
+            let text = format!(
+                "its CRC is {:#010x}, the directory says {:#010x}",
+                self.crc.sum(),
+                self.wanted
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        Ok(count)
     }
 }
 

@@ -17,16 +17,7 @@ const MOST_SIDE: usize = 16_384;
 /// # Errors
 /// The file is neither, or cannot be decoded.
 pub(super) fn as_jpeg(file: &[u8]) -> Result<Vec<u8>> {
-    let (width, height, colour, pixels) = if file.starts_with(b"\x89PNG") {
-        from_png(file)?
-    } else if file.starts_with(b"\xff\xd8\xff") {
-        from_jpeg(file)?
-    } else {
-        bail!(
-            "bytes that begin with `{}` are no JPEG or PNG file",
-            file[..file.len().min(8)].escape_ascii()
-        );
-    };
+    let (width, height, colour, pixels) = decode(file)?;
     let mut out = Vec::new();
     let mut encoder = Encoder::new(&mut out, QUALITY);
     encoder.set_sampling_factor(SamplingFactor::F_2_2);
@@ -38,7 +29,52 @@ pub(super) fn as_jpeg(file: &[u8]) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-type Pixels = (usize, usize, ColorType, Vec<u8>);
+/// Width, height, and grey or colour pixels.
+pub(super) type Pixels = (usize, usize, ColorType, Vec<u8>);
+
+/// The pixels of a JPEG or PNG file: grey or RGB, without alpha.
+///
+/// # Errors
+/// As [`as_jpeg`].
+pub(super) fn decode(file: &[u8]) -> Result<Pixels> {
+    if file.starts_with(b"\x89PNG") {
+        from_png(file)
+    } else if file.starts_with(b"\xff\xd8\xff") {
+        from_jpeg(file)
+    } else {
+        bail!(
+            "bytes that begin with `{}` are no JPEG or PNG file",
+            file[..file.len().min(8)].escape_ascii()
+        )
+    }
+}
+
+/// Whether pixels have one channel.
+pub(super) fn is_grey(colour: ColorType) -> bool {
+    matches!(colour, ColorType::Luma)
+}
+
+/// Pixels as a JPEG file of this quality, colours at half their resolution.
+///
+/// # Errors
+/// A side is longer than JPEG takes.
+pub(super) fn encode_jpeg(
+    pixels: &[u8],
+    width: usize,
+    height: usize,
+    grey: bool,
+    quality: u8,
+) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    let mut encoder = Encoder::new(&mut out, quality);
+    encoder.set_sampling_factor(SamplingFactor::F_2_2);
+    encoder.set_chroma_subsampling_method(ChromaSubsamplingMethod::Average);
+    let colour = if grey { ColorType::Luma } else { ColorType::Rgb };
+    encoder
+        .encode(pixels, u16::try_from(width)?, u16::try_from(height)?, colour)
+        .context("could not write the picture as JPEG")?;
+    Ok(out)
+}
 
 fn from_jpeg(file: &[u8]) -> Result<Pixels> {
     let options = DecoderOptions::default()

@@ -69,6 +69,56 @@
 //! values = { label = -1 }          # instead, where a split has no labels
 //! ```
 //!
+//! # Data of one's own
+//!
+//! Tables, records and texts need no code and few words: types of columns follow from the data.
+//!
+//! ```toml
+//! format = 1
+//! name = "reviews"
+//! licence = "CC-BY-4.0"
+//! filter = "stars >= 1 and lang in ('de', 'en')"   # as of `prep convert`, by the names of columns
+//! drop = ["internal_id"]           # or `select = [..]`
+//! key = "{user}-{id}"              # or one column: `key = "id"`; also {path}, {file}, {stem}, {folder}, {row}
+//!
+//! [rename]
+//! body = "text"
+//!
+//! [[sources]]
+//! path = "data/*.jsonl.gz"         # a file, a folder or a pattern, from the recipe's folder; or `url` and `sha256`
+//!
+//! [reader]
+//! kind = "jsonl"
+//!
+//! [features.stars]                 # what is not said follows from all rows
+//! kind = "class_label"             # without names: the values of the data, sorted
+//!
+//! [splits]                         # by a hash of the key, or of the record where there is none
+//! train = 0.9
+//! test = 0.1
+//! ```
+//!
+//! | reader | a row is | settings |
+//! |---|---|---|
+//! | `jsonl` | a line, a JSON object | `sample` |
+//! | `csv`, `tsv` | a record of texts; types are what all texts of a column look like | `delimiter`, `quote`, `header`, `columns`, `nulls`, `sample` |
+//! | `text` | a line: `text` | |
+//! | `text_files` | a file: `path` and `text` | |
+//! | `parquet` | a row; Hugging Face's notes on pictures, classes, sounds and arrays count | |
+//! | `npz` | what arrays have at one position of their first dimension; `.npy` is the column `data` | |
+//! | `tfrecord`, `array_record` | a `tf.train.Example` | `sample` |
+//!
+//! - Files may be packed by gzip or Zstandard (text formats, TFRecord), and lie in zip and tar archives, packed or not: those of the reader's
+//!   endings are read, or those that fit `members`.
+//! - A file belongs to the split whose `files` (patterns of whole paths: `data/train/*.jsonl`, or paths in an archive) or `sources` (names) it fits:
+//!   one that fits none or two is an error, and so is a split without files. Without `splits` all is `train`.
+//! - `layout = "by-source"` is the default here: each file has shards of its own, in the order of its rows, so that a new file changes no other
+//!   shard. Of `text_files` 1024 files share a shard, on average; `group = N` beside `path` says another number, for other readers too.
+//! - `sample = N` takes types from the first N rows of each file; every row is held against them all the same.
+//! - `[features.NAME]` also knows `kind = "sequence"` (`feature = { .. }`, `length`), `kind = "dict"` (`features = { .. }`), `optional = true`, and
+//!   for tensors `encoding = "bytes"`, which keeps all bits of `float64`. `kind = "text"` takes any value, others than texts as JSON.
+//! - Pictures are stored as they are, unless `resize = [height, width]` or `reencode = "jpeg"` (`quality = 90`) or `"png"` say otherwise.
+//!
 //! Several datasets of one kind are configs of one recipe. Each `[[configs]]` has a `name`, may have a `description`, and replaces
 //! what it brings of `sources`, `reader`, `features`, `splits`, `key`, `supervised_keys`, `output`; the first is the default.
 

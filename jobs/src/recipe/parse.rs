@@ -11,6 +11,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::builder::{DatasetSpec, Layout, SourceIdentity, SourcePlace, SourceSpec, SplitSpec};
+use crate::readers::rows::picture::PictureRule;
 use crate::recipe::pattern::{PATH_NAMES, Pattern};
 use crate::recipe::rows::{Declared, ROW_KINDS};
 use crate::recipe::{Contents, ReaderSpec, Recipe, RecipeError, SplitFiles, Template, near};
@@ -195,6 +196,9 @@ pub(super) struct RawFeature {
     feature: Option<Box<Spanned<RawFeature>>>,
     features: Option<RawFeatures>,
     length: Option<Spanned<u64>>,
+    resize: Option<Spanned<Vec<u32>>>,
+    reencode: Option<Spanned<String>>,
+    quality: Option<Spanned<u8>>,
 }
 
 impl RawFeature {
@@ -215,6 +219,9 @@ impl RawFeature {
             feature: None,
             features: None,
             length: self.length.clone(),
+            resize: None,
+            reencode: None,
+            quality: None,
         }
     }
 }
@@ -928,6 +935,9 @@ impl Checker<'_> {
             ("feature", feature.feature.as_ref().map(|inner| inner.span())),
             ("features", feature.features.as_ref().map(|_| raw.span())),
             ("length", feature.length.as_ref().map(Spanned::span)),
+            ("resize", feature.resize.as_ref().map(Spanned::span)),
+            ("reencode", feature.reencode.as_ref().map(Spanned::span)),
+            ("quality", feature.quality.as_ref().map(Spanned::span)),
         ];
         for (part, span) in given {
             if let Some(span) = span.filter(|_| !takes.contains(&part)) {
@@ -1087,6 +1097,85 @@ impl Checker<'_> {
         Features::new(vec![(name.to_owned(), feature.clone())])
             .map_err(|error| self.fault(raw.span(), format!("features.{name}"), error.to_string()))?;
         Ok(Declared::Feature(feature))
+    }
+
+    /// What is to become of the pictures of a feature.
+    pub(super) fn check_picture(
+        &self,
+        name: &str,
+        raw: &Spanned<RawFeature>,
+    ) -> Result<Option<PictureRule>, RecipeError> {
+        let feature = raw.as_ref();
+        let field = |part: &str| format!("features.{name}.{part}");
+        let spans = [
+            ("resize", feature.resize.as_ref().map(Spanned::span)),
+            ("reencode", feature.reencode.as_ref().map(Spanned::span)),
+            ("quality", feature.quality.as_ref().map(Spanned::span)),
+        ];
+        let Some((part, Some(span))) = spans.into_iter().find(|(_, span)| span.is_some()) else {
+            return Ok(None);
+        };
+        let kind = feature.kind.as_ref();
+        if kind != "image" {
+            let reason = format!("a feature of kind `{kind}` has no `{part}`");
+            return Err(self.fault(span, field(part), reason));
+        }
+        let shape = feature.shape.as_ref();
+        let sides = shape.map_or(&[] as &[i64], |shape| shape.as_ref().as_slice());
+        let channels = match sides {
+            [_, _, channels @ (1 | 3)] => *channels as usize,
+            _ => {
+                let reason = "pictures are written anew with 1 or 3 channels: `shape = [-1, -1, 3]`";
+                return Err(self.fault(shape.map_or(raw.span(), Spanned::span), field("shape"), reason));
+            }
+        };
+        if feature
+            .dtype
+            .as_ref()
+            .is_some_and(|dtype| dtype.as_ref() != "uint8")
+        {
+            let reason = "pictures are written anew with pixels of `uint8`";
+            return Err(self.fault(raw.span(), field("dtype"), reason));
+        }
+        let size = match &feature.resize {
+            None => None,
+            Some(sizes) => match sizes.as_ref()[..] {
+                [height @ 1..=16384, width @ 1..=16384] => {
+                    let fits = |side: i64, wanted: u32| side == -1 || side == i64::from(wanted);
+                    if !fits(sides[0], height) || !fits(sides[1], width) {
+                        let reason = format!("pictures of {height} x {width} do not fit the shape {sides:?}");
+                        return Err(self.fault(sizes.span(), field("resize"), reason));
+                    }
+                    Some((height, width))
+                }
+                _ => {
+                    let reason = "wanted height and width, 1 to 16384: `resize = [224, 224]`";
+                    return Err(self.fault(sizes.span(), field("resize"), reason));
+                }
+            },
+        };
+        let format = feature.reencode.as_ref().or(feature.encoding_format.as_ref());
+        let jpeg = match format.map(|format| (format.as_ref().as_str(), format.span())) {
+            Some(("jpeg", _)) => Some(feature.quality.as_ref().map_or(90, |quality| *quality.as_ref())),
+            Some(("png", _)) | None => None,
+            Some((other, span)) => {
+                let reason = format!("`{other}` is not known; there are `jpeg` and `png`");
+                return Err(self.fault(span, field("reencode"), reason));
+            }
+        };
+        if let Some(quality) = &feature.quality {
+            if jpeg.is_none() {
+                return Err(self.fault(
+                    quality.span(),
+                    field("quality"),
+                    "it is for `reencode = \"jpeg\"`",
+                ));
+            }
+            if !(1..=100).contains(quality.as_ref()) {
+                return Err(self.fault(quality.span(), field("quality"), "out of range, 1 to 100"));
+            }
+        }
+        Ok(Some(PictureRule { size, jpeg, channels }))
     }
 
     fn check_class_label(&self, name: &str, raw: &Spanned<RawFeature>) -> Result<Feature, RecipeError> {

@@ -7,11 +7,22 @@ use toml::Spanned;
 
 use crate::builder::{DatasetSpec, Layout, SourcePlace, SourceSpec, SplitSpec};
 use crate::convert::filter;
+use crate::readers::rows::picture::PictureRule;
 use crate::recipe::parse::{Checker, RawConfig, RawReader, RawRecipe, RawSplits, did_you_mean};
 use crate::recipe::{Pattern, ReaderSpec, Recipe, RecipeError, SplitFiles};
 
 /// The readers of rows.
-pub(crate) const ROW_KINDS: [&str; 5] = ["csv", "jsonl", "text", "text_files", "tsv"];
+pub(crate) const ROW_KINDS: [&str; 9] = [
+    "array_record",
+    "csv",
+    "jsonl",
+    "npz",
+    "parquet",
+    "text",
+    "text_files",
+    "tfrecord",
+    "tsv",
+];
 
 /// What a recipe says of rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +32,8 @@ pub struct RowsSpec {
     pub(crate) options: RowOptions,
     /// Features that the recipe states, by the names of columns; all others follow from the sources.
     pub(crate) declared: Vec<(String, Declared)>,
+    /// What becomes of pictures, by the names of columns.
+    pub(crate) pictures: Vec<(String, PictureRule)>,
     /// What orders an example, and is hashed for fractions.
     pub(crate) key: Option<KeyRule>,
     /// Which rows stay; parsed before.
@@ -192,8 +205,12 @@ impl Checker<'_> {
         }
         let options = self.check_row_options(reader)?;
         let mut declared = Vec::new();
+        let mut pictures = Vec::new();
         for (name, feature) in features.into_iter().flatten() {
             declared.push((name.clone(), self.check_declared(name, feature)?));
+            if let Some(rule) = self.check_picture(name, feature)? {
+                pictures.push((name.clone(), rule));
+            }
         }
         let key = key
             .map(|key| KeyRule::parse(key.as_ref()).map_err(|reason| self.fault(key.span(), "key", reason)))
@@ -256,6 +273,7 @@ impl Checker<'_> {
                 kind: kind.to_owned(),
                 options,
                 declared,
+                pictures,
                 key,
                 filter: raw.filter.as_ref().map(|text| text.as_ref().clone()),
                 select,
@@ -288,7 +306,7 @@ impl Checker<'_> {
                 "columns",
                 "nulls",
             ],
-            "jsonl" => &["members", "sample"],
+            "jsonl" | "tfrecord" | "array_record" => &["members", "sample"],
             _ => &["members"],
         };
         self.check_reader_fields(raw, taken)?;

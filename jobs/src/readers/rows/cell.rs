@@ -23,6 +23,8 @@ pub(crate) enum Cell {
     /// What no feature is: a decimal, a time. With its type in the source's words, and as text.
     Foreign(String, String),
     List(Vec<Self>),
+    /// The byte strings of a `tf.train.Example`: a list, or where there is one that value.
+    Values(Vec<Self>),
     Dict(Vec<(String, Self)>),
     /// Elements of one type, little-endian, in C order.
     Tensor(DType, Vec<usize>, Bytes),
@@ -51,6 +53,10 @@ impl Cell {
             Self::Loose(text) => shown(text),
             Self::Foreign(kind, text) => format!("{text}, a {kind}"),
             Self::List(values) => format!("a list of {}", values.len()),
+            Self::Values(values) => match values.as_slice() {
+                [value] => value.describe(),
+                values => format!("a list of {}", values.len()),
+            },
             Self::Dict(values) => format!("an object of {} values", values.len()),
             Self::Tensor(dtype, shape, _) => format!("a tensor of {dtype} {shape:?}"),
         }
@@ -180,8 +186,8 @@ fn write(cell: &Cell, out: &mut Vec<u8>) {
             put_bytes(kind.as_bytes(), out);
             put_bytes(text.as_bytes(), out);
         }
-        Cell::List(values) => {
-            out.push(9);
+        Cell::List(values) | Cell::Values(values) => {
+            out.push(if matches!(cell, Cell::List(_)) { 9 } else { 12 });
             put_length(values.len(), out);
             for value in values {
                 write(value, out);
@@ -266,13 +272,18 @@ impl Parser {
             6 => Cell::Bytes(self.bytes()?),
             7 => Cell::Loose(self.bytes()?),
             8 => Cell::Foreign(self.text()?, self.text()?),
-            9 => {
+            9 | 12 => {
                 let count = self.length()?;
                 // Every value takes a byte at least.
                 if count > self.data.len() {
                     return None;
                 }
-                Cell::List((0..count).map(|_| self.cell()).collect::<Option<_>>()?)
+                let cells = (0..count).map(|_| self.cell()).collect::<Option<_>>()?;
+                if kind == 9 {
+                    Cell::List(cells)
+                } else {
+                    Cell::Values(cells)
+                }
             }
             10 => {
                 let count = self.length()?;

@@ -25,6 +25,7 @@ pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value
         found: cell.describe(),
         advice: None,
     };
+    let cell = single(feature, cell);
     match feature {
         Feature::Optional(inner) => {
             let is_text = matches!(**inner, Feature::Scalar { dtype: DType::String });
@@ -51,7 +52,13 @@ pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value
         },
         Feature::Image { .. } | Feature::LabeledImage { .. } => match cell {
             Cell::Bytes(bytes) => Ok(Value::Bytes(bytes)),
-            Cell::Tensor(dtype, shape, data) => Ok(Value::Tensor { dtype, shape, data }),
+            Cell::Tensor(dtype, mut shape, data) => {
+                if shape.len() == 2 {
+                    // Of one channel.
+                    shape.push(1);
+                }
+                Ok(Value::Tensor { dtype, shape, data })
+            }
             // As Hugging Face's datasets keep pictures.
             Cell::Dict(fields) => {
                 let described = Cell::Dict(fields.clone());
@@ -79,10 +86,17 @@ pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value
             match cell {
                 // No list is an empty one: TFDS knows no missing sequences.
                 Cell::Null => Ok(Value::List(Vec::new())),
+                // Numbers are encoded all at once.
+                Cell::Tensor(dtype, shape, data)
+                    if shape.len() == 1
+                        && matches!(**feature, Feature::Scalar { dtype: wanted } if wanted == dtype) =>
+                {
+                    Ok(Value::Tensor { dtype, shape, data })
+                }
                 Cell::Tensor(dtype, shape, data) if !shape.is_empty() => {
                     rows_of(feature, dtype, &shape, &data, column)
                 }
-                Cell::List(cells) => {
+                Cell::List(cells) | Cell::Values(cells) => {
                     let mut values = Vec::with_capacity(cells.len());
                     for cell in cells {
                         if cell == Cell::Null
@@ -129,6 +143,35 @@ pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value
     }
 }
 
+/// Of a list of one value that value, where the feature is no list; of none nothing. So records keep single values.
+fn single(feature: &Feature, cell: Cell) -> Cell {
+    let is_single = match feature {
+        Feature::Optional(inner) => matches!(**inner, Feature::Scalar { .. }),
+        Feature::Text
+        | Feature::Scalar { .. }
+        | Feature::ClassLabel { .. }
+        | Feature::Image { .. }
+        | Feature::LabeledImage { .. }
+        | Feature::Audio {
+            lazy_decode: true, ..
+        } => true,
+        _ => false,
+    };
+    match cell {
+        Cell::Values(mut values) if is_single && values.len() < 2 => values.pop().unwrap_or(Cell::Null),
+        Cell::Tensor(_, shape, _) if is_single && shape == [0] => Cell::Null,
+        Cell::Tensor(dtype, shape, data)
+            if is_single && shape.len() < 2 && shape.iter().product::<usize>() == 1 =>
+        {
+            // Types that are not looked into stay as they are.
+            element(dtype, &data).unwrap_or(Cell::Tensor(dtype, Vec::new(), data))
+        }
+        // A tensor that may be missing, in a record that lacks it.
+        Cell::Tensor(_, shape, _) if matches!(feature, Feature::Optional(_)) && shape == [0] => Cell::Null,
+        other => other,
+    }
+}
+
 fn wanted_of(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "a truth value",
@@ -165,7 +208,7 @@ fn json(cell: &Cell) -> Option<serde_json::Value> {
         Cell::Text(text) | Cell::Loose(text) => std::str::from_utf8(text).ok()?.into(),
         Cell::Foreign(_, text) => text.as_str().into(),
         Cell::Bytes(_) | Cell::Tensor(..) => return None,
-        Cell::List(cells) => cells.iter().map(json).collect::<Option<Vec<_>>>()?.into(),
+        Cell::List(cells) | Cell::Values(cells) => cells.iter().map(json).collect::<Option<Vec<_>>>()?.into(),
         Cell::Dict(fields) => {
             let field = |(name, cell): &(String, Cell)| Some((name.clone(), json(cell)?));
             Json::Object(fields.iter().map(field).collect::<Option<_>>()?)
@@ -251,6 +294,9 @@ fn unsigned(value: u64) -> Value {
 fn tensor(rank: usize, dtype: DType, cell: Cell) -> Result<Value, Cell> {
     match cell {
         Cell::Tensor(found, shape, data) if found == dtype => Ok(Value::Tensor { dtype, shape, data }),
+        Cell::Values(mut values) if rank == 0 && dtype == DType::String && values.len() == 1 => {
+            scalar(dtype, values.remove(0))
+        }
         Cell::List(_) | Cell::Tensor(..) | Cell::Bool(_) | Cell::Int(_) | Cell::UInt(_) | Cell::Float(_)
             if dtype != DType::String =>
         {
@@ -273,7 +319,7 @@ fn tensor(rank: usize, dtype: DType, cell: Cell) -> Result<Value, Cell> {
             })
         }
         // A tensor of strings is a list of them.
-        Cell::List(cells) if dtype == DType::String => {
+        Cell::List(cells) | Cell::Values(cells) if dtype == DType::String => {
             let described = Cell::List(cells.clone());
             let strings: Result<Vec<Value>, Cell> =
                 cells.into_iter().map(|cell| scalar(dtype, cell)).collect();

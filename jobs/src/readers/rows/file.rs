@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use crate::archive::each_file;
 use crate::builder::Source;
 use crate::error::Hinted;
+use crate::readers::rows::RowReader;
 use crate::recipe::Pattern;
 
 const BUFFER_BYTES: usize = 256 << 10;
@@ -81,6 +82,44 @@ impl RowFile<'_> {
         })
     }
 
+    /// The file for reading at positions: where it lies; a member of an archive is copied to a file of its own without a name to others,
+    /// which goes when this does.
+    ///
+    /// # Errors
+    /// It cannot be read, or there is no room for the copy.
+    pub(crate) fn local(&mut self) -> Result<Local> {
+        match &mut self.data {
+            Data::Path(path) => Ok(Local::Path(path.clone())),
+            Data::Member(data) => {
+                let shown = &self.shown;
+                let mut copy = tempfile::NamedTempFile::new().context("could not make a temporary file")?;
+                let copied =
+                    io::copy(data, copy.as_file_mut()).with_context(|| format!("could not copy {shown}"))?;
+                if copied != self.bytes {
+                    anyhow::bail!("{shown}: it has {copied} bytes, and should have {}", self.bytes);
+                }
+                Ok(Local::Copy(copy.into_temp_path()))
+            }
+        }
+    }
+
+    /// Whether it is a member of an archive, which is read in one piece.
+    pub(crate) fn is_member(&self) -> bool {
+        matches!(self.data, Data::Member(_))
+    }
+
+    /// Counts bytes as progress that were read in another way than by [`stream`](Self::stream).
+    pub(crate) fn add_progress(&self, bytes: u64) {
+        if self.is_counted {
+            self.source.add_progress(bytes);
+        }
+    }
+
+    /// An error if the job was asked to stop.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.source.check()
+    }
+
     /// Whether [`stream`](Self::stream) gives the bytes as they lie, so that their position says how far it is.
     ///
     /// # Errors
@@ -95,6 +134,24 @@ impl RowFile<'_> {
             .read_to_end(&mut start)
             .with_context(|| format!("could not read {}", self.shown))?;
         Ok(!start.starts_with(&[0x1f, 0x8b]) && start != [0x28, 0xb5, 0x2f, 0xfd])
+    }
+}
+
+/// A file that can be read at positions.
+#[derive(Debug)]
+pub(crate) enum Local {
+    /// It lies there.
+    Path(PathBuf),
+    /// A copy of a member of an archive.
+    Copy(tempfile::TempPath),
+}
+
+impl Local {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Path(path) => path,
+            Self::Copy(path) => path,
+        }
     }
 }
 
@@ -218,9 +275,9 @@ pub(crate) fn has_ending(name: &str, endings: &[&str]) -> bool {
 }
 
 /// Whether a member of an archive is to be read.
-pub(crate) fn is_wanted(path: &str, members: &[Pattern], endings: &[&str]) -> bool {
+fn is_wanted(path: &str, members: &[Pattern], reader: &dyn RowReader) -> bool {
     match members {
-        [] => has_ending(path, endings) && !path.split('/').any(|part| part == "__MACOSX"),
+        [] => reader.takes(path) && !path.split('/').any(|part| part == "__MACOSX"),
         members => members.iter().any(|pattern| pattern.matches(path).is_some()),
     }
 }
@@ -232,7 +289,7 @@ pub(crate) fn is_wanted(path: &str, members: &[Pattern], endings: &[&str]) -> bo
 pub(crate) fn each_row_file(
     source: &Source,
     members: &[Pattern],
-    endings: &[&str],
+    reader: &dyn RowReader,
     is_counted: bool,
     visit: &mut dyn FnMut(&mut RowFile<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
@@ -274,7 +331,7 @@ pub(crate) fn each_row_file(
     let mut index = 0;
     let mut others = Vec::new();
     each_file(source, is_counted, &mut |member, data| {
-        if !is_wanted(&member.path, members, endings) {
+        if !is_wanted(&member.path, members, reader) {
             if others.len() < MOST_NAMES {
                 others.push(member.path.clone());
             }
@@ -294,7 +351,7 @@ pub(crate) fn each_row_file(
     })?;
     if index == 0 {
         let what = match members {
-            [] => format!("whose name ends in {}", endings.join(", ")),
+            [] => format!("whose name ends in {}", reader.endings().join(", ")),
             _ => "that fits `members`".to_owned(),
         };
         let hint = if others.is_empty() {

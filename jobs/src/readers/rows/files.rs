@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::builder::{FileSet, SourcePlace, SourceSpec};
 use crate::error::Hinted;
 use crate::readers::rows::RowReader;
-use crate::readers::rows::file::{has_ending, is_archive, set_name};
+use crate::readers::rows::file::{is_archive, set_name};
 use crate::recipe::rows::{Files, files_of};
 use crate::recipe::{Pattern, RowsSpec, SplitFiles, near};
 
@@ -230,12 +230,11 @@ impl Found<'_> {
         group: u64,
     ) -> Result<()> {
         let everything = pattern.text() == "**";
-        let endings = self.reader.endings();
         let mut set = FileSet::default();
         let mut first = String::new();
         walk(root, "", &mut |path| {
             let fits = match everything {
-                true => has_ending(path, endings) || is_archive(path),
+                true => self.reader.takes(path) || is_archive(path),
                 false => pattern.matches(path).is_some(),
             };
             if !fits {

@@ -105,7 +105,7 @@ fn look_at(
     let reader = lesson.reader;
     let mut pieces = 1;
     let is_alone = source.files().is_none();
-    each_row_file(source, lesson.members, reader.endings(), true, &mut |file| {
+    each_row_file(source, lesson.members, reader, true, &mut |file| {
         if is_alone && !crate::readers::rows::file::is_archive(&source.name) {
             pieces = reader.pieces(file)?;
         }

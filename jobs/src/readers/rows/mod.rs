@@ -14,6 +14,10 @@ pub(crate) mod file;
 mod files;
 mod learn;
 mod lines;
+mod npz;
+mod parquet;
+pub(crate) mod picture;
+mod records;
 pub(crate) mod survey;
 mod table;
 #[cfg(test)]
@@ -25,7 +29,7 @@ use anyhow::Result;
 use bytes::Bytes;
 
 use crate::readers::rows::cell::Row;
-use crate::readers::rows::file::RowFile;
+use crate::readers::rows::file::{RowFile, has_ending};
 use crate::readers::rows::survey::Survey;
 use crate::recipe::RowsSpec;
 
@@ -37,6 +41,11 @@ pub(super) use table::Table;
 pub(crate) trait RowReader: Send + Sync + std::fmt::Debug {
     /// The ends of names by which its files are found in folders and archives; none for all files. Those of packers may follow.
     fn endings(&self) -> &'static [&'static str];
+
+    /// Whether a file of a folder or an archive is its, by its name.
+    fn takes(&self, name: &str) -> bool {
+        has_ending(name, self.endings())
+    }
 
     /// What a row is called in messages, `line` or `row`; nothing where each file is one.
     fn unit(&self) -> &'static str;
@@ -102,12 +111,18 @@ pub(crate) struct RawRow {
 }
 
 /// The reader of this kind.
-pub(crate) fn reader(spec: &RowsSpec) -> Box<dyn RowReader> {
+///
+/// `wanted` are the columns that count, where that is known.
+pub(crate) fn reader(spec: &RowsSpec, wanted: Option<Vec<String>>) -> Box<dyn RowReader> {
     match spec.kind.as_str() {
         "csv" => Box::new(csv::Csv::new(b',', &spec.options)),
         "tsv" => Box::new(csv::Csv::new(b'\t', &spec.options)),
         "jsonl" => Box::new(lines::Lines::Json),
         "text" => Box::new(lines::Lines::Text),
+        "parquet" => Box::new(parquet::Parquet::new(wanted)),
+        "npz" => Box::new(npz::Npz),
+        "tfrecord" => Box::new(records::TfRecords),
+        "array_record" => Box::new(records::ArrayRecords),
         _ => Box::new(lines::TextFiles),
     }
 }

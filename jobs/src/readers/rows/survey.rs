@@ -63,8 +63,13 @@ pub(crate) struct Node {
     other_tensor: Option<(Place, String)>,
     /// Texts of which only their looks tell what they are.
     loose: Loose,
-    /// Whether all byte strings are pictures.
+    /// Whether some byte string is no picture, and no text.
     not_picture: bool,
+    not_text: bool,
+    /// The byte strings of records: the first place, least and most of them in a row, and what they are.
+    values: Option<(Place, usize, usize, Box<Node>)>,
+    /// What files themselves say the column is, each once, without whether it may be missing; and whether it may.
+    told: BTreeMap<String, (Place, Feature)>,
     /// Too many names in one object.
     crowded: Option<Place>,
 }
@@ -156,6 +161,20 @@ impl Node {
             Cell::Bytes(bytes) => {
                 note(&mut self.bytes, place);
                 self.not_picture = self.not_picture || !is_picture(bytes);
+                self.not_text = self.not_text || std::str::from_utf8(bytes).is_err();
+            }
+            Cell::Values(values) => {
+                let count = values.len();
+                let (first, least, most, node) = self
+                    .values
+                    .get_or_insert_with(|| (place.clone(), count, count, Box::default()));
+                (*least, *most) = ((*least).min(count), (*most).max(count));
+                if place < first {
+                    *first = place.clone();
+                }
+                for value in values {
+                    node.add(value, place);
+                }
             }
             Cell::Loose(text) => self.loose.add(text, place),
             Cell::Foreign(kind, _) => {
@@ -216,6 +235,20 @@ impl Node {
         }
     }
 
+    fn add_told(&mut self, name: String, place: Place, feature: Feature) {
+        match self.told.get_mut(&name) {
+            None => {
+                self.told.insert(name, (place, feature));
+            }
+            Some((first, known)) => {
+                *known = joined(known, &feature);
+                if place < *first {
+                    *first = place;
+                }
+            }
+        }
+    }
+
     pub(crate) fn merge(&mut self, other: Self) {
         self.count += other.count;
         merge(&mut self.null, other.null);
@@ -233,6 +266,19 @@ impl Node {
         merge(&mut self.loose.float, other.loose.float);
         merge(&mut self.loose.text, other.loose.text);
         self.not_picture |= other.not_picture;
+        self.not_text |= other.not_text;
+        match (&mut self.values, other.values) {
+            (Some((place, least, most, node)), Some((other_place, other_least, other_most, other))) => {
+                *place = (*place).clone().min(other_place);
+                (*least, *most) = ((*least).min(other_least), (*most).max(other_most));
+                node.merge(*other);
+            }
+            (slot @ None, Some(other)) => *slot = Some(other),
+            (_, None) => {}
+        }
+        for (name, (place, feature)) in other.told {
+            self.add_told(name, place, feature);
+        }
         if let Some((place, kind)) = other.foreign
             && self.foreign.as_ref().is_none_or(|(known, _)| place < *known)
         {
@@ -301,6 +347,9 @@ impl Node {
             )
             .into());
         }
+        if !self.told.is_empty() {
+            return self.told_feature(column, is_missing);
+        }
         let mut kinds: Vec<(&Place, &str)> = Vec::new();
         let numbers = [
             (&self.bool, "a truth value"),
@@ -325,7 +374,10 @@ impl Node {
             kinds.push((place, "an object"));
         }
         if let Some((place, ..)) = &self.tensor {
-            kinds.push((place, "a tensor"));
+            kinds.push((place, "numbers"));
+        }
+        if let Some((place, ..)) = &self.values {
+            kinds.push((place, "byte strings"));
         }
         let loose = self.loose_dtype();
         if let Some((place, _)) = &loose {
@@ -430,8 +482,25 @@ impl Node {
             }
             return Ok(Feature::dict(features));
         }
+        if let Some((_, least, most, node)) = &self.values {
+            let is_text = !node.not_text;
+            let is_picture = node.bytes.is_some() && !node.not_picture;
+            return Ok(match (least, most) {
+                (1, 1) if is_picture && !is_missing => picture(),
+                (1, 1) if is_text && !is_missing => Feature::Text,
+                (1, 1) if !is_missing => Feature::Scalar { dtype: DType::String },
+                (_, 1) => Feature::Optional(Box::new(Feature::Scalar { dtype: DType::String })),
+                (least, most) if least == most => {
+                    optional(Feature::tensor(vec![Some(*most as u64)], DType::String))
+                }
+                _ if is_picture => Feature::sequence(picture()),
+                _ if is_text => Feature::sequence(Feature::Text),
+                _ => Feature::sequence(Feature::Scalar { dtype: DType::String }),
+            });
+        }
         if let Some((_, dtype, shape)) = &self.tensor {
-            return Ok(if shape.is_empty() {
+            // Of records, which have lists of numbers only.
+            return Ok(if shape.is_empty() || shape[..] == [Some(1)] {
                 scalar(*dtype)
             } else {
                 optional(Feature::tensor(shape.clone(), *dtype))
@@ -447,6 +516,39 @@ impl Node {
             ),
         )
         .into())
+    }
+
+    /// The feature that all files say the column is.
+    fn told_feature(&self, column: &str, is_missing: bool) -> Result<Feature> {
+        let mut told: Vec<&(Place, Feature)> = self.told.values().collect();
+        told.sort_by(|(a, _), (b, _)| a.cmp(b));
+        if let [(first, one), (second, other), ..] = told.as_slice() {
+            return Err(Hinted::new(
+                format!(
+                    "{}, column `{column}`: it is {}, where in {} it is {}",
+                    second.shown(),
+                    in_words(other),
+                    first.shown(),
+                    in_words(one)
+                ),
+                format!(
+                    "say what all become under `[features.{}]`; or leave the column out with `drop`",
+                    quoted(column)
+                ),
+            )
+            .into());
+        }
+        let feature = told.first().map_or(Feature::Text, |(_, feature)| feature.clone());
+        if !is_missing {
+            return Ok(feature);
+        }
+        Ok(match feature {
+            Feature::Text => Feature::Optional(Box::new(Feature::Scalar { dtype: DType::String })),
+            feature @ (Feature::Scalar { .. } | Feature::Tensor { .. }) => {
+                Feature::Optional(Box::new(feature))
+            }
+            feature => feature,
+        })
     }
 
     /// What texts without a type are, all together.
@@ -468,6 +570,62 @@ impl Node {
         };
         Some((first, dtype))
     }
+}
+
+/// What a file itself says of a column.
+#[derive(Debug, Clone)]
+pub(crate) enum Told {
+    /// It is this.
+    Feature(Feature),
+    /// It is of a type, in the file's words, that no feature is.
+    Foreign(String),
+}
+
+/// The feature without whether it, or what is in it, may be missing.
+fn bare(feature: &Feature) -> Feature {
+    match feature {
+        Feature::Optional(inner) => match **inner {
+            Feature::Scalar { dtype: DType::String } => Feature::Text,
+            ref inner => inner.clone(),
+        },
+        Feature::Dict(features) => {
+            Feature::dict(features.iter().map(|(name, inner)| (name.clone(), bare(inner))))
+        }
+        other => other.clone(),
+    }
+}
+
+/// Of two features that are the same but for what may be missing the one for both.
+fn joined(one: &Feature, other: &Feature) -> Feature {
+    match (one, other) {
+        (Feature::Dict(ones), Feature::Dict(others)) => {
+            let pairs = ones.iter().zip(others);
+            Feature::dict(pairs.map(|((name, one), (_, other))| (name.clone(), joined(one, other))))
+        }
+        (Feature::Optional(_), _) => one.clone(),
+        _ => other.clone(),
+    }
+}
+
+/// A feature's type, for messages.
+fn in_words(feature: &Feature) -> String {
+    match (feature, feature.dtype()) {
+        (Feature::Sequence { feature, .. }, _) => format!("a list of {}", in_words(feature)),
+        (Feature::Dict(_), _) => "a struct".to_owned(),
+        (Feature::Text, _) => "text".to_owned(),
+        (Feature::Scalar { dtype }, _) => dtype.name().to_owned(),
+        (Feature::Tensor { dtype, .. }, _) => format!("a tensor of {dtype}{}", shape_of(feature)),
+        (other, _) => other.class().to_owned(),
+    }
+}
+
+fn shape_of(feature: &Feature) -> String {
+    let sizes = feature.shape().unwrap_or_default();
+    let sizes: Vec<String> = sizes
+        .iter()
+        .map(|size| size.map_or("?".to_owned(), |size| size.to_string()))
+        .collect();
+    format!(" [{}]", sizes.join(", "))
 }
 
 /// A picture of any size, stored as it is.
@@ -563,6 +721,8 @@ impl Node {
             &loose.text,
         ];
         let nested = [
+            self.values.as_ref().map(|(place, ..)| place),
+            self.told.values().map(|(place, _)| place).min(),
             self.list.as_ref().map(|(place, _)| place),
             self.dict.as_ref().map(|(place, _)| place),
             self.tensor.as_ref().map(|(place, ..)| place),
@@ -620,6 +780,28 @@ impl Survey {
             }
         }
         add_fields(&mut self.columns, row, place, &mut self.crowded);
+    }
+
+    /// Notes what a file of so many rows says of a column.
+    pub(crate) fn tell(&mut self, column: &str, told: Told, rows: u64, place: &Place) {
+        note(&mut self.first, place);
+        if !self.columns.contains_key(column) && self.columns.len() >= MOST_COLUMNS {
+            note(&mut self.crowded, place);
+            return;
+        }
+        let node = self.columns.entry(column.to_owned()).or_default();
+        node.count += rows;
+        match told {
+            Told::Feature(feature) => {
+                let bare = bare(&feature);
+                node.add_told(format!("{bare:?}"), place.clone(), feature);
+            }
+            Told::Foreign(kind) => {
+                if node.foreign.as_ref().is_none_or(|(known, _)| place < known) {
+                    node.foreign = Some((place.clone(), kind));
+                }
+            }
+        }
     }
 
     pub(crate) fn merge(&mut self, other: Self) {

@@ -18,6 +18,7 @@ use crate::readers::rows::convert::{self, Misfit};
 use crate::readers::rows::file::{each_row_file, folder_of, is_archive};
 use crate::readers::rows::files::{Splits, expand};
 use crate::readers::rows::learn::{Lesson, Notes, learn};
+use crate::readers::rows::picture::PictureRule;
 use crate::readers::rows::survey::{Survey, quoted};
 use crate::readers::rows::{RawRow, RowReader, Rows, reader};
 use crate::recipe::rows::{Declared, KeyPiece, KeyRule};
@@ -61,21 +62,30 @@ struct Column {
     output: Option<String>,
     /// Whether the filter asks for it.
     in_filter: bool,
+    /// What becomes of its pictures.
+    picture: Option<PictureRule>,
 }
 
 impl Table {
     pub(crate) fn new(spec: &RowsSpec, dataset: &DatasetSpec, files: &[SplitFiles]) -> Self {
         let names = dataset.splits.iter().map(|split| split.name.clone()).collect();
-        Self {
+        let mut table = Self {
             spec: spec.clone(),
             splits: Splits::new(spec, names, files),
             files: files.to_vec(),
-            reader: reader(spec).into(),
+            reader: reader(spec, None).into(),
             // It was parsed when the recipe was checked.
             filter: spec.filter.as_deref().and_then(|text| filter::parse(text).ok()),
             rules: Arc::default(),
             learned: None,
+        };
+        if let Some(wanted) = table.wanted() {
+            // Of `a/b` the column may be `a`.
+            let bases = wanted.iter().filter_map(|name| name.split_once('/'));
+            let bases: Vec<String> = bases.map(|(base, _)| base.to_owned()).collect();
+            table.reader = reader(spec, Some([wanted, bases].concat())).into();
         }
+        table
     }
 
     /// What decides the output, without where things are.
@@ -267,6 +277,12 @@ impl Table {
                 name: name.to_owned(),
                 feature: feature.clone(),
                 output,
+                picture: self
+                    .spec
+                    .pictures
+                    .iter()
+                    .find(|(column, _)| column == name)
+                    .map(|(_, rule)| *rule),
                 in_filter: filter_names.iter().any(|other| {
                     other == name || other.split('/').next() == Some(name) && all.get(other).is_none()
                 }),
@@ -358,7 +374,7 @@ impl Table {
         // One part for all files of a set: their number may be large, and messages name the file by themselves.
         let set_part = source.files().map(|_| output.part(&source.name));
         let members = &self.spec.options.members;
-        each_row_file(source, members, self.reader.endings(), true, &mut |file| {
+        each_row_file(source, members, &*self.reader, true, &mut |file| {
             let member = is_packed.then_some(file.path.as_str());
             let outer = if is_packed { &source.name } else { &file.path };
             let split = self.splits.of(rule, outer, member)?;
@@ -427,7 +443,13 @@ impl Table {
             let column = &learned.columns[*index];
             if column.output.is_some() || column.in_filter {
                 let value = convert::value(&column.feature, cell, &name);
-                values[*index] = Some(value.map_err(|misfit| explain(&place(), &misfit))?);
+                let mut value = value.map_err(|misfit| explain(&place(), &misfit))?;
+                if let Some(rule) = &column.picture {
+                    value = rule
+                        .apply(value)
+                        .with_context(|| format!("{}, column `{name}`", place()))?;
+                }
+                values[*index] = Some(value);
             }
         }
         for (column, value) in learned.columns.iter().zip(&mut values) {

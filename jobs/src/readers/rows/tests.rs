@@ -531,3 +531,291 @@ fn recipes_of_rows_are_checked() {
         + "[features.a]\nkind = \"sequence\"\nfeature = { kind = \"dict\", features = { x = { kind = \"text\", optional = true } } }\n";
     parse("my.toml", &(base.to_owned() + &good), Path::new("")).unwrap();
 }
+
+/// A golden file.
+fn golden(name: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/rows");
+    std::fs::read(folder.join(name)).unwrap()
+}
+
+fn zip_of(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, data) in members {
+        zip.start_file(*name, zip::write::SimpleFileOptions::default())
+            .unwrap();
+        zip.write_all(data).unwrap();
+    }
+    zip.finish().unwrap().into_inner()
+}
+
+const PARQUET: &str = "[[sources]]\npath = \"t.parquet\"\n[reader]\nkind = \"parquet\"\n";
+
+#[test]
+fn parquet_of_all_types_in_any_packing_and_number_of_row_groups() {
+    let mut found = Vec::new();
+    for name in ["types.parquet", "types_snappy.parquet"] {
+        let home = Home::new();
+        home.put("t.parquet", golden(name));
+        home.build(PARQUET).unwrap();
+        found.push((home.rows("train"), home.schema(), home.manifest().fingerprint));
+    }
+    assert_eq!(found[0], found[1]);
+    let (rows, schema, _) = &found[0];
+    assert_eq!(rows.len(), 7);
+    for part in [
+        "i8=-2",
+        "u64=-2",
+        "i64=1000000000000",
+        "f16=0.5",
+        "f32=0.25",
+        "f64=0.125",
+        "flag=0",
+        "text=ä",
+        "maybe=x",
+        "kind=b",
+        "list=0 ",
+        "words=w",
+        "vector=1,1.5",
+        "inner/a=1",
+        "ünï codé=1",
+        "items/k=0 items/v=0",
+        "ragged/ragged_flat_values=1 ragged/ragged_row_lengths_0=1,0",
+    ] {
+        assert!(rows[1].contains(part), "{part}: {}", rows[1]);
+    }
+    assert!(
+        !rows[1].contains("inner/b=") && !rows[0].contains("maybe=") && !rows[4].contains("i64="),
+        "{rows:?}"
+    );
+    // What no row lacks is not optional, whatever the schema allows.
+    let json: serde_json::Value = serde_json::from_str(schema).unwrap();
+    let features = &json["featuresDict"]["features"];
+    let is_optional = |name: &str| features[name].to_string().contains("ptional");
+    assert!(
+        is_optional("i64") && is_optional("maybe") && !is_optional("i8") && !is_optional("text"),
+        "{schema}"
+    );
+    // A choice of columns reads only these.
+    let home = Home::new();
+    home.put("t.parquet", golden("types.parquet"));
+    home.build(&format!(
+        "select = [\"text\", \"inner\"]\nfilter = \"i8 > 1\"\n{PARQUET}"
+    ))
+    .unwrap();
+    assert_eq!(
+        home.rows("train"),
+        ["inner/a=5 inner/b=5 text=f", "inner/a=6 inner/b=6 text=日本"]
+    );
+}
+
+#[test]
+fn parquet_knows_pictures_and_classes_of_hugging_face() {
+    let home = Home::new();
+    home.put("t.parquet", golden("pictures.parquet"));
+    home.build(PARQUET).unwrap();
+    let schema = home.schema();
+    assert!(
+        schema.contains("image_feature.Image") && schema.contains("ClassLabel"),
+        "{schema}"
+    );
+    let labels = std::fs::read_to_string(home.data().join("label.labels.txt")).unwrap();
+    assert_eq!(labels, "cat\ndog\neel\n");
+    let rows = home.rows("train");
+    assert!(
+        rows[2].contains("captions=b,c grid=2,1,2,3") && rows[2].contains("label=1"),
+        "{}",
+        rows[2]
+    );
+    assert!(rows[1].contains("PNG"), "{}", rows[1]);
+}
+
+#[test]
+fn parquet_types_without_a_feature_ask_for_a_cast() {
+    let home = Home::new();
+    home.put("t.parquet", golden("foreign.parquet"));
+    let (error, hint) = home.fault(PARQUET);
+    assert!(
+        error.contains("t.parquet, column `at`: there is no feature for a timestamp[us]"),
+        "{error}"
+    );
+    assert!(hint.contains("[features.at]") && hint.contains("int64"), "{hint}");
+    let (error, hint) = home.fault(&format!("drop = [\"at\", \"day\"]\n{PARQUET}"));
+    assert!(
+        error.contains("decimal(10, 2)") && hint.contains("float64"),
+        "{error} {hint}"
+    );
+    let cast = "[features.price]\nkind = \"scalar\"\ndtype = \"float64\"\n[features.at]\nkind = \"scalar\"\ndtype = \"int64\"\n\
+                [features.day]\nkind = \"text\"\noptional = true\n";
+    home.build(&format!("{PARQUET}{cast}")).unwrap();
+    assert_eq!(
+        home.rows("train"),
+        [
+            "at=1704153600000000 day=2 price=1.5",
+            "at=-86400000000 price=-2.25"
+        ]
+    );
+}
+
+#[test]
+fn parquet_that_is_empty_mixed_or_damaged_is_told() {
+    let home = Home::new();
+    home.put("t.parquet", golden("empty.parquet"));
+    assert!(home.fault(PARQUET).0.contains("split `train` has no examples"));
+    // A file without rows beside others does not matter.
+    let several = PARQUET.replace("t.parquet", "*.parquet");
+    home.put("u.parquet", golden("types.parquet"));
+    home.build(&several).unwrap();
+    assert_eq!(home.manifest().splits[0].records, 7);
+    home.put("v.parquet", golden("foreign.parquet"));
+    let (error, _) = home.fault(&several);
+    assert!(error.contains("v.parquet, column `at`"), "{error}");
+    let whole = golden("types.parquet");
+    for length in [0, 3, 100, whole.len() / 2, whole.len() - 1] {
+        let home = Home::new();
+        home.put("t.parquet", &whole[..length]);
+        let (error, _) = home.fault(PARQUET);
+        assert!(
+            error.contains("could not read t.parquet as Parquet"),
+            "{length}: {error}"
+        );
+    }
+    for at in (0..whole.len()).step_by(whole.len() / 40) {
+        let home = Home::new();
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x55;
+        home.put("t.parquet", damaged);
+        // Right, or an error; never a panic.
+        let _ = home.build(PARQUET);
+    }
+}
+
+#[test]
+fn arrays_of_numpy_are_columns() {
+    let mut found = Vec::new();
+    for name in ["arrays.npz", "packed.npz"] {
+        let home = Home::new();
+        home.put("a.npz", golden(name));
+        home.build("[[sources]]\npath = \"a.npz\"\n[reader]\nkind = \"npz\"\n")
+            .unwrap();
+        found.push(home.rows("train"));
+    }
+    assert_eq!(found[0], found[1]);
+    assert_eq!(
+        found[0][1],
+        "big=1 code=c flag=0 fortran=6,7,8,9,10,11 half=0.25 label=1 name=ä x=6,7,8,9,10,11"
+    );
+    let home = Home::new();
+    home.put("one.npy", golden("one.npy"));
+    home.build("[[sources]]\npath = \"one.npy\"\n[reader]\nkind = \"npz\"\n[rename]\ndata = \"x\"\n")
+        .unwrap();
+    assert_eq!(home.rows("train")[4], "x=8,9");
+    for (name, said) in [
+        ("objects.npz", "pickled"),
+        ("uneven.npz", "the array `b` has 4 rows, and `a` has 3"),
+    ] {
+        let home = Home::new();
+        home.put("a.npz", golden(name));
+        let (error, _) = home.fault("[[sources]]\npath = \"a.npz\"\n[reader]\nkind = \"npz\"\n");
+        assert!(error.contains(said), "{error}");
+    }
+    let whole = golden("packed.npz");
+    for at in (0..whole.len()).step_by(whole.len() / 40) {
+        let home = Home::new();
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x55;
+        home.put("a.npz", damaged);
+        let _ = home.build("[[sources]]\npath = \"a.npz\"\n[reader]\nkind = \"npz\"\n");
+    }
+}
+
+#[test]
+fn records_show_their_features_and_every_format_gives_the_same() {
+    use prep_formats::array_record::{WriteOptions, Writer};
+    use prep_formats::example::{Example, FeatureList};
+
+    let records: Vec<Vec<u8>> = (0..40i64)
+        .map(|index| {
+            let mut example = Example::default();
+            let mut put = |name: &str, list| example.features.insert(name.to_owned(), list);
+            put("id", FeatureList::Int64(vec![index]));
+            put("vector", FeatureList::Float(vec![index as f32, 0.5]));
+            put("ragged", FeatureList::Int64((0..index % 3).collect()));
+            put("text", FeatureList::Bytes(vec![format!("ä{index}").into_bytes()]));
+            put("raw", FeatureList::Bytes(vec![vec![0xff, index as u8]]));
+            if index % 2 == 0 {
+                put("maybe", FeatureList::Float(vec![1.5]));
+            }
+            example.encode()
+        })
+        .collect();
+    let mut tfrecord = Vec::new();
+    let mut writer =
+        prep_formats::tfrecord::Writer::new(&mut tfrecord, prep_formats::tfrecord::Compression::Plain)
+            .unwrap();
+    for record in &records {
+        writer.write(record).unwrap();
+    }
+    writer.finish().unwrap();
+    let mut writer = Writer::new(Vec::new(), WriteOptions::parse("group_size:1,zstd:3").unwrap()).unwrap();
+    for record in &records {
+        writer.write(record).unwrap();
+    }
+    let array_record = writer.finish().unwrap();
+    let mut found = Vec::new();
+    for (kind, file, data) in [
+        ("tfrecord", "a.tfrecord", tfrecord.clone()),
+        ("tfrecord", "a.tfrecord.gz", gzip(&tfrecord)),
+        ("tfrecord", "a.zip", zip_of(&[("x/a.tfrecord", &tfrecord)])),
+        ("array_record", "a.array_record", array_record.clone()),
+        (
+            "array_record",
+            "a.zip",
+            zip_of(&[("x/a.array_record", &array_record)]),
+        ),
+    ] {
+        let home = Home::new();
+        home.put(file, data);
+        home.build(&format!(
+            "[[sources]]\npath = \"{file}\"\n[reader]\nkind = \"{kind}\"\n"
+        ))
+        .unwrap();
+        found.push((home.rows("train"), home.schema()));
+    }
+    for other in &found[1..] {
+        assert_eq!(*other, found[0]);
+    }
+    let (rows, schema) = &found[0];
+    assert!(
+        rows[5].contains("id=5 ragged=0,1 ") && rows[5].contains("text=ä5 vector=5,0.5"),
+        "{}",
+        rows[5]
+    );
+    assert!(schema.contains("ptional"), "{schema}");
+    // A record that is damaged is told of, or skipped.
+    let home = Home::new();
+    let mut damaged = tfrecord.clone();
+    damaged[20] ^= 1;
+    home.put("a.tfrecord", damaged);
+    let recipe = "[[sources]]\npath = \"a.tfrecord\"\n[reader]\nkind = \"tfrecord\"\n";
+    assert!(home.fault(recipe).0.contains("a.tfrecord, record 0"));
+    let outcome = build(home.request(recipe).on_error(OnError::Skip(None))).unwrap();
+    assert_eq!((outcome.splits[0].examples, outcome.skipped), (39, 1));
+}
+
+#[test]
+fn tables_in_archives_are_read_like_others() {
+    for (kind, member, data, rows) in [
+        ("parquet", "d/t.parquet", golden("types.parquet"), 7),
+        ("npz", "d/a.npz", golden("packed.npz"), 5),
+        ("csv", "d/a.csv", b"a,b\n1,2\n".to_vec(), 1),
+        ("text_files", "d/a.txt", b"x".to_vec(), 1),
+    ] {
+        let home = Home::new();
+        home.put("a.zip", zip_of(&[(member, &data)]));
+        home.build(&format!(
+            "[[sources]]\npath = \"a.zip\"\n[reader]\nkind = \"{kind}\"\n"
+        ))
+        .unwrap();
+        assert_eq!(home.rows("train").len(), rows, "{kind}");
+    }
+}
