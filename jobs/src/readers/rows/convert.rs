@@ -341,6 +341,20 @@ fn flatten(
     if depth == rank {
         return put(cell, dtype, data);
     }
+    if let Cell::Tensor(found, sizes, elements) = cell {
+        // What is inside of lists may be in one piece.
+        if depth + sizes.len() != rank {
+            return None;
+        }
+        for (at, size) in sizes.iter().enumerate() {
+            match shape.get(depth + at) {
+                None => shape.push(*size),
+                Some(known) if known == size => {}
+                Some(_) => return None,
+            }
+        }
+        return cast(*found, elements, dtype, data);
+    }
     let Cell::List(cells) = cell else { return None };
     match shape.get(depth) {
         None => shape.push(cells.len()),

@@ -221,12 +221,16 @@ fn leaves(kind: &DataType) -> usize {
 /// Whether a column of the file may lack values; where its statistics do not say, its schema does.
 fn may_lack(field: &Field, metadata: &ParquetMetaData, leaf: usize) -> bool {
     field.is_nullable()
-        && metadata.row_groups().iter().any(|group| {
-            let statistics = group.columns().get(leaf).and_then(|column| column.statistics());
-            statistics
-                .and_then(|statistics| statistics.null_count_opt())
-                .is_none_or(|count| count > 0)
-        })
+        && metadata
+            .row_groups()
+            .iter()
+            .filter(|group| group.num_rows() > 0)
+            .any(|group| {
+                let statistics = group.columns().get(leaf).and_then(|column| column.statistics());
+                statistics
+                    .and_then(|statistics| statistics.null_count_opt())
+                    .is_none_or(|count| count > 0)
+            })
 }
 
 /// What the file says of a column.

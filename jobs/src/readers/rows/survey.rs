@@ -581,13 +581,11 @@ pub(crate) enum Told {
     Foreign(String),
 }
 
-/// The feature without whether it, or what is in it, may be missing.
+/// The feature without whether it, or what is in it, may be missing, and with texts as byte strings: what can be joined is the same.
 fn bare(feature: &Feature) -> Feature {
     match feature {
-        Feature::Optional(inner) => match **inner {
-            Feature::Scalar { dtype: DType::String } => Feature::Text,
-            ref inner => inner.clone(),
-        },
+        Feature::Optional(inner) => bare(inner),
+        Feature::Text => Feature::Scalar { dtype: DType::String },
         Feature::Dict(features) => {
             Feature::dict(features.iter().map(|(name, inner)| (name.clone(), bare(inner))))
         }
@@ -595,14 +593,14 @@ fn bare(feature: &Feature) -> Feature {
     }
 }
 
-/// Of two features that are the same but for what may be missing the one for both.
+/// Of two features that are the same when [`bare`] the one for both; the order does not matter.
 fn joined(one: &Feature, other: &Feature) -> Feature {
     match (one, other) {
         (Feature::Dict(ones), Feature::Dict(others)) => {
             let pairs = ones.iter().zip(others);
             Feature::dict(pairs.map(|((name, one), (_, other))| (name.clone(), joined(one, other))))
         }
-        (Feature::Optional(_), _) => one.clone(),
+        (Feature::Optional(_), _) | (_, Feature::Text) => one.clone(),
         _ => other.clone(),
     }
 }
@@ -615,6 +613,7 @@ fn in_words(feature: &Feature) -> String {
         (Feature::Text, _) => "text".to_owned(),
         (Feature::Scalar { dtype }, _) => dtype.name().to_owned(),
         (Feature::Tensor { dtype, .. }, _) => format!("a tensor of {dtype}{}", shape_of(feature)),
+        (Feature::Optional(inner), _) => in_words(inner),
         (other, _) => other.class().to_owned(),
     }
 }

@@ -21,7 +21,7 @@ use crate::readers::rows::learn::{Lesson, Notes, learn};
 use crate::readers::rows::picture::PictureRule;
 use crate::readers::rows::survey::{Survey, quoted};
 use crate::readers::rows::{RawRow, RowReader, Rows, reader};
-use crate::recipe::rows::{Declared, KeyPiece, KeyRule};
+use crate::recipe::rows::{Declared, KEY_NAMES, KeyPiece, KeyRule};
 use crate::recipe::{RowsSpec, SplitFiles, near};
 use crate::tfds::{Key, key_hash};
 
@@ -606,10 +606,15 @@ fn key_of(
     is_whole: bool,
 ) -> Result<Key, String> {
     let cell = |name: &str| {
-        cells
-            .iter()
-            .find(|(other, _)| other == name)
-            .map(|(_, cell)| cell)
+        let (_, cell) = cells.iter().find(|(other, _)| other == name)?;
+        // Of a list of one value, as records have them, that value.
+        Some(match cell {
+            Cell::Values(values) if values.len() == 1 => values[0].clone(),
+            Cell::Tensor(dtype, shape, data) if shape.iter().product::<usize>() == 1 => {
+                convert::element(*dtype, data).unwrap_or_else(|| cell.clone())
+            }
+            cell => cell.clone(),
+        })
     };
     let text_of = |name: &str| -> Result<String, String> {
         match cell(name) {
@@ -631,33 +636,39 @@ fn key_of(
     if let [KeyPiece::Name(name)] = rule.pieces.as_slice()
         && let Some(Cell::Int(number)) = cell(name)
     {
-        return Ok(Key::Int(i128::from(*number)));
+        return Ok(Key::Int(i128::from(number)));
     }
-    let own = match &raw.key {
-        Key::Text(text) => text.as_str(),
-        _ => "",
+    // Only where it is asked for: in a set of files it is looked up.
+    let path_of = || {
+        let own = match &raw.key {
+            Key::Text(text) => text.as_str(),
+            _ => "",
+        };
+        let source = dataset.sources.get(raw.standing.source as usize);
+        source
+            .and_then(|source| path_in_set(source, raw.standing.file))
+            .unwrap_or_else(|| match (own.rsplit_once(':'), is_whole) {
+                (Some((path, _)), false) => path.to_owned(),
+                _ => own.to_owned(),
+            })
     };
-    let source = dataset.sources.get(raw.standing.source as usize);
-    let path = source
-        .and_then(|source| path_in_set(source, raw.standing.file))
-        .unwrap_or_else(|| match (own.rsplit_once(':'), is_whole) {
-            (Some((path, _)), false) => path.to_owned(),
-            _ => own.to_owned(),
-        });
-    let (folders, file) = path.rsplit_once('/').unwrap_or(("", &path));
     let mut text = String::new();
     for piece in &rule.pieces {
         match piece {
             KeyPiece::Literal(literal) => text += literal,
             KeyPiece::Name(name) if cell(name).is_some() => text += &text_of(name)?,
-            KeyPiece::Name(name) => match name.as_str() {
-                "path" => text += &path,
-                "file" => text += file,
-                "folder" => text += folders.rsplit('/').next().unwrap_or(""),
-                "stem" => text += file.rsplit_once('.').map_or(file, |(stem, _)| stem),
-                "row" => text += &raw.record.to_string(),
-                name => text += &text_of(name)?,
-            },
+            KeyPiece::Name(name) if name == "row" => text += &raw.record.to_string(),
+            KeyPiece::Name(name) if KEY_NAMES.contains(&name.as_str()) => {
+                let path = path_of();
+                let (folders, file) = path.rsplit_once('/').unwrap_or(("", &path));
+                text += match name.as_str() {
+                    "path" => &path,
+                    "file" => file,
+                    "folder" => folders.rsplit('/').next().unwrap_or(""),
+                    _ => file.rsplit_once('.').map_or(file, |(stem, _)| stem),
+                };
+            }
+            KeyPiece::Name(name) => text += &text_of(name)?,
         }
     }
     Ok(Key::Text(text))
