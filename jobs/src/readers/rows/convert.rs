@@ -143,6 +143,19 @@ pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value
     }
 }
 
+/// Of a list of one value that value, as records and arrays have single ones.
+pub(crate) fn plain(cell: &Cell) -> std::borrow::Cow<'_, Cell> {
+    use std::borrow::Cow;
+
+    match cell {
+        Cell::Values(values) if values.len() == 1 => Cow::Borrowed(&values[0]),
+        Cell::Tensor(dtype, shape, data) if shape.iter().product::<usize>() == 1 => {
+            element(*dtype, data).map_or(Cow::Borrowed(cell), Cow::Owned)
+        }
+        cell => Cow::Borrowed(cell),
+    }
+}
+
 /// Of a list of one value that value, where the feature is no list; of none nothing. So records keep single values.
 fn single(feature: &Feature, cell: Cell) -> Cell {
     let is_single = match feature {

@@ -5,9 +5,11 @@ use std::ops::ControlFlow;
 
 use anyhow::{Context, Result, bail};
 use bytes::{Bytes, BytesMut};
+use prep_formats::features::Feature;
 
 use crate::readers::rows::cell::{Cell, Row};
 use crate::readers::rows::file::RowFile;
+use crate::readers::rows::survey::{Place, Survey, Told};
 use crate::readers::rows::{RawRow, RowReader, Rows};
 
 /// Bytes that are read at a time; rows are slices of them.
@@ -36,6 +38,13 @@ impl RowReader for Lines {
 
     fn unit(&self) -> &'static str {
         "line"
+    }
+
+    fn columns(&self, file: &mut RowFile<'_>, source: u32, survey: &mut Survey) -> Result<bool> {
+        if *self == Self::Text {
+            tell_texts(&["text"], file, source, self.unit(), survey);
+        }
+        Ok(*self == Self::Text)
     }
 
     fn read(&self, file: &mut RowFile<'_>, _piece: u64, rows: &mut dyn Rows) -> Result<()> {
@@ -133,6 +142,21 @@ fn check_text(data: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Notes that a file has these columns of texts; of how many rows does not matter, as none lacks them.
+fn tell_texts(columns: &[&str], file: &RowFile<'_>, source: u32, unit: &'static str, survey: &mut Survey) {
+    let place = Place {
+        source,
+        file: file.index,
+        row: 0,
+        path: file.shown.as_str().into(),
+        unit,
+    };
+    for column in columns {
+        survey.tell(column, Told::Feature(Feature::Text), 1, &place);
+    }
+    survey.rows += 1;
+}
+
 /// Each file is a row: its path and its text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TextFiles;
@@ -144,6 +168,11 @@ impl RowReader for TextFiles {
 
     fn unit(&self) -> &'static str {
         ""
+    }
+
+    fn columns(&self, file: &mut RowFile<'_>, source: u32, survey: &mut Survey) -> Result<bool> {
+        tell_texts(&["path", "text"], file, source, self.unit(), survey);
+        Ok(true)
     }
 
     fn read(&self, file: &mut RowFile<'_>, _piece: u64, rows: &mut dyn Rows) -> Result<()> {

@@ -12,7 +12,7 @@ use prep_formats::value::DType;
 
 use crate::error::Hinted;
 use crate::readers::rows::cell::Cell;
-use crate::readers::rows::convert::{loose_bool, loose_float};
+use crate::readers::rows::convert::{loose_bool, loose_float, plain};
 
 /// Columns, or names in one object, that are taken.
 const MOST_COLUMNS: usize = 4096;
@@ -764,8 +764,8 @@ impl Survey {
             let Some(classes) = self.classes.get_mut(name) else {
                 continue;
             };
-            match cell {
-                Cell::Text(text) | Cell::Loose(text) => {
+            match plain(cell).as_ref() {
+                Cell::Text(text) | Cell::Loose(text) | Cell::Bytes(text) => {
                     let text = String::from_utf8_lossy(text);
                     if classes.len() <= MOST_CLASSES && !classes.contains(text.as_ref()) {
                         classes.insert(text.into_owned());

@@ -607,14 +607,7 @@ fn key_of(
 ) -> Result<Key, String> {
     let cell = |name: &str| {
         let (_, cell) = cells.iter().find(|(other, _)| other == name)?;
-        // Of a list of one value, as records have them, that value.
-        Some(match cell {
-            Cell::Values(values) if values.len() == 1 => values[0].clone(),
-            Cell::Tensor(dtype, shape, data) if shape.iter().product::<usize>() == 1 => {
-                convert::element(*dtype, data).unwrap_or_else(|| cell.clone())
-            }
-            cell => cell.clone(),
-        })
+        Some(convert::plain(cell).into_owned())
     };
     let text_of = |name: &str| -> Result<String, String> {
         match cell(name) {

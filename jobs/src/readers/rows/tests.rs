@@ -706,6 +706,9 @@ fn arrays_of_numpy_are_columns() {
     );
     let home = Home::new();
     home.put("one.npy", golden("one.npy"));
+    home.put("a.npz", golden("arrays.npz"));
+    home.build("version = \"1.1.0\"\n[[sources]]\npath = \"a.npz\"\n[reader]\nkind = \"npz\"\n[features.label]\nkind = \"class_label\"\n")
+        .unwrap();
     home.build("[[sources]]\npath = \"one.npy\"\n[reader]\nkind = \"npz\"\n[rename]\ndata = \"x\"\n")
         .unwrap();
     assert_eq!(home.rows("train")[4], "x=8,9");
