@@ -12,6 +12,7 @@
 //! | talk to a catalog's object store, and wait for it | [`object_store()`], [`block_on`] |
 
 mod atomic;
+mod client;
 mod location;
 mod lock;
 mod object;
@@ -23,13 +24,14 @@ mod upload;
 pub use atomic::{
     AtomicFile, Existing, publish_folder, rename_exchange, rename_without_replacing, sync_folder,
 };
+pub use client::retries;
 pub use location::Location;
 pub use lock::FileLock;
 pub use object::{
     ListedFile, block_on, list_files, list_objects, object_identity, object_store, read_file, remove_file,
     size_of_file,
 };
-pub use object_file::{ObjectFile, retries};
+pub use object_file::ObjectFile;
 pub use output::{Output, unfinished};
 pub use read_at::{MappedFile, MemoryFile, Part, PositionedFile, ReadAt, open, open_lazy};
 pub use upload::{Upload, UploadOptions};

@@ -20,6 +20,7 @@ use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt, Re
 use url::Url;
 
 use crate::store::Location;
+use crate::store::client::Connector;
 use crate::{Error, Position, Result};
 
 /// Stores of other machines that this process uses, by scheme and host: they share connections.
@@ -104,9 +105,9 @@ fn remote(text: &str) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
 }
 
 /// How clients try again by themselves: on 5xx, 429, timeouts and broken connections, not on 403 or 404; after 0.2 s, and up to twice
-/// that each time, by chance. Their own default, three minutes, is longer than anybody waits for a store that is not there; 30 s
-/// outlast a store that is busy.
-fn retry() -> RetryConfig {
+/// that each time, by chance. Their own default, three minutes, is longer than anybody waits; 30 s outlast a store that is busy. One that
+/// is not there is given up sooner, by [`client`](super::client).
+pub(super) fn retry() -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {
             init_backoff: Duration::from_millis(200),
@@ -127,23 +128,29 @@ fn build(url: &Url, host: &str) -> object_store::Result<Arc<dyn ObjectStore>> {
             AmazonS3Builder::from_env()
                 .with_bucket_name(name)
                 .with_retry(retry())
+                .with_http_connector(Connector::default())
                 .build()?,
         ),
         "gs" => Arc::new(
             GoogleCloudStorageBuilder::from_env()
                 .with_bucket_name(name)
                 .with_retry(retry())
+                .with_http_connector(Connector::default())
                 .build()?,
         ),
         "az" | "abfs" | "abfss" => {
             let builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str());
-            Arc::new(builder.with_retry(retry()).build()?)
+            let builder = builder
+                .with_retry(retry())
+                .with_http_connector(Connector::default());
+            Arc::new(builder.build()?)
         }
         _ => Arc::new(
             HttpBuilder::new()
                 .with_url(host)
                 .with_retry(retry())
                 .with_client_options(ClientOptions::new().with_allow_http(url.scheme() == "http"))
+                .with_http_connector(Connector::default())
                 .build()?,
         ),
     })

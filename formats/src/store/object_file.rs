@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt};
 
-use crate::store::{Location, Part, ReadAt, block_on, object_store};
+use crate::store::{Location, Part, ReadAt, block_on, client, object_store};
 use crate::{Error, Position, Result};
 
 /// Bytes fetched from the end when an object is opened: the last two blocks of 64 KiB of an ArrayRecord file, and the footer of some 10,000
@@ -24,49 +23,55 @@ const REQUEST_COST: u64 = 512 << 10;
 /// Requests in flight of one read.
 const REQUESTS: usize = 16;
 /// Times that a request is tried, with waits of 50, 100, 200 ms between. The clients of remote stores try again by themselves before that; this
-/// is for what they give up on, for replies that are short, and for stores without that.
+/// is for what they do not try again, for replies that are short, and for stores without that.
 const TRIES: u32 = 4;
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 
-/// After so long no further try is begun: with what the clients take, a store that is not there is given up within two minutes.
+/// After so long no further try is begun: with what the clients take, a store that only ever fails is given up within about a minute. One
+/// that is not there is given up within ten seconds: see [`client`](super::client).
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Tries of this process that were not the first.
-static RETRIES: AtomicU64 = AtomicU64::new(0);
-
-/// How often this process has tried a read of an object again, for reports. What the clients of stores try again by themselves is not
-/// counted.
-pub fn retries() -> u64 {
-    RETRIES.load(Ordering::Relaxed)
-}
+/// Answers that say no after so long are those that the client has asked for several times already.
+const ASKED_AGAIN: Duration = Duration::from_secs(1);
+/// Requests for the end of an object that fail for so long fail because of the store, and not because it cannot count from the end.
+const LONG: Duration = Duration::from_secs(5);
 
 /// The tries of one request: how many there were, and the pauses between them.
 struct Tries {
     began: Instant,
+    /// When the last one began.
+    last: Instant,
     count: u32,
     wait: Duration,
+    /// Whether the client counts those that fail in the network or with a status.
+    are_counted: bool,
 }
 
 impl Tries {
-    fn new(first_wait: Duration) -> Self {
+    fn new(first_wait: Duration, are_counted: bool) -> Self {
         Self {
             began: Instant::now(),
+            last: Instant::now(),
             count: 1,
             wait: first_wait,
+            are_counted,
         }
     }
 
     /// Waits before another try, where the failure may pass and there is to be one; else gives it back. The pause is by chance up to a
     /// half shorter or longer, so that many readers do not come back at the same moment.
     async fn again(&mut self, failure: Failure) -> Result<(), Failure> {
-        if !failure.is_passing() || self.count >= TRIES || self.began.elapsed() >= PATIENCE {
+        let is_passing = failure.is_passing(self.last.elapsed());
+        if !is_passing || self.count >= TRIES || self.began.elapsed() >= PATIENCE {
             return Err(failure);
         }
         let chance = (RandomState::new().hash_one(self.count) % 1024) as u32;
         tokio::time::sleep(self.wait / 2 + self.wait / 1024 * chance).await;
         self.count += 1;
         self.wait *= 2;
-        RETRIES.fetch_add(1, Ordering::Relaxed);
+        self.last = Instant::now();
+        if !self.are_counted || matches!(failure, Failure::Short { .. }) {
+            client::tried_again();
+        }
         Ok(())
     }
 }
@@ -116,14 +121,26 @@ impl From<object_store::Error> for Failure {
 }
 
 impl Failure {
-    /// Whether another try may help.
-    fn is_passing(&self) -> bool {
+    /// Whether another try may help, after one that took so long.
+    fn is_passing(&self, took: Duration) -> bool {
         match self {
             Self::Short { .. } => true,
-            Self::Store(error) => matches!(
-                error,
-                object_store::Error::Generic { .. } | object_store::Error::JoinError { .. }
-            ),
+            Self::Store(error @ object_store::Error::Generic { .. }) => {
+                !client::is_unreachable(error)
+                    && !client::has_no_suffixes(error)
+                    && (took < ASKED_AGAIN || client::is_of_network(error))
+            }
+            Self::Store(error) => matches!(error, object_store::Error::JoinError { .. }),
+        }
+    }
+
+    /// Whether the store is not there, or has failed for so long that other requests would not fare better.
+    fn is_for_all(&self, took: Duration) -> bool {
+        match self {
+            Self::Store(error @ object_store::Error::Generic { .. }) => {
+                client::is_unreachable(error) || took >= LONG && !client::has_no_suffixes(error)
+            }
+            Self::Short { .. } | Self::Store(_) => false,
         }
     }
 
@@ -210,6 +227,12 @@ impl ObjectFile {
         Ok(file)
     }
 
+    fn tries(&self) -> Tries {
+        // The stores of locations have a client of ours.
+        let are_counted = matches!(&self.target, Target::Location(location) if !location.to_string().starts_with("memory:"));
+        Tries::new(self.first_wait, are_counted)
+    }
+
     fn store(&self) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
         match &self.target {
             Target::Location(location) => object_store(location),
@@ -240,8 +263,7 @@ impl ObjectFile {
             | Err(failure @ Failure::Store(object_store::Error::Unauthenticated { .. })) => {
                 return Err(failure);
             }
-            // The store is not there, which another request would not change.
-            Err(failure) if began.elapsed() >= PATIENCE => return Err(failure),
+            Err(failure) if failure.is_for_all(began.elapsed()) => return Err(failure),
             // Some stores cannot count from the end, and an empty object has no last bytes.
             Err(_) => {}
         }
@@ -264,7 +286,7 @@ impl ObjectFile {
     where
         F: Future<Output = Result<T, Failure>>,
     {
-        let mut tries = Tries::new(self.first_wait);
+        let mut tries = self.tries();
         loop {
             match step().await {
                 Ok(found) => return Ok(found),
@@ -280,7 +302,7 @@ impl ObjectFile {
         path: &ObjectPath,
         part: &mut Part<'_>,
     ) -> Result<(), Failure> {
-        let mut tries = Tries::new(self.first_wait);
+        let mut tries = self.tries();
         loop {
             match self.fetch_once(store, path, part.offset, part.buffer).await {
                 Ok(()) => return Ok(()),

@@ -14,13 +14,17 @@ use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOpt
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
-use crate::store::{Existing, block_on};
+use crate::store::{Existing, block_on, client};
 use crate::{Error, Result};
 
 /// Least bytes of a part. Source: "Amazon S3 multipart upload limits": 5 MiB, save for the last one.
 const LEAST_PART_BYTES: usize = 5 << 20;
 /// Parts after which the size of a part doubles. Stores take 10,000 parts (S3): from 5 MiB on, that makes 5.3 TB.
 const PARTS_OF_A_SIZE: u64 = 1000;
+/// Times that an object of one part is put, where the network breaks between, with pauses of 0.1, 0.2, 0.4 s. Parts are tried again by the
+/// client, but a put that must not replace anything is not: the first one may have arrived.
+const TRIES: u32 = 4;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How long an upload that has failed waits for parts in flight, so that none arrives after it was aborted.
 const ABORT_WAIT: Duration = Duration::from_secs(10);
 
@@ -78,7 +82,7 @@ impl UploadOptions {
 ///
 /// What is written gathers in a part; whole parts are sent by a background thread, several at a time, while writing goes on; writing waits
 /// where sending cannot keep up. An object of less than one part is put in one request. Holds one part more than there are in flight:
-/// 40 MiB unless set otherwise. Failed requests are tried again by the store's client.
+/// 40 MiB unless set otherwise. Requests that fail for a passing reason are tried again.
 ///
 /// Dropped unfinished, or after an error, the upload is aborted and its parts are removed; this waits for parts in flight, up to 10
 /// seconds. Only a process that is killed leaves parts, invisible and without a name: have the bucket's lifecycle rules remove
@@ -493,20 +497,45 @@ async fn put_whole(target: &Target, bytes: Bytes, existing: Existing) -> object_
         Existing::Keep => PutMode::Create,
         Existing::Replace => PutMode::Overwrite,
     };
-    let put = async |mode| {
-        let options = PutOptions::from(mode);
+    let put = async |mode: &PutMode| {
+        let options = PutOptions::from(mode.clone());
         let payload = bytes.clone().into();
         target.store.put_opts(&target.path, payload, options).await
     };
-    match put(mode).await {
+    let mut tries = 1;
+    let mut result = put(&mode).await;
+    while let Err(error @ object_store::Error::Generic { .. }) = &result
+        && client::is_of_network(error)
+        && !client::is_unreachable(error)
+        && tries < TRIES
+    {
+        tokio::time::sleep(FIRST_PAUSE * (1 << (tries - 1))).await;
+        tries += 1;
+        result = put(&mode).await;
+    }
+    match result {
+        // It was ours.
+        Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. })
+            if tries > 1 && holds(target, &bytes).await =>
+        {
+            Ok(())
+        }
         // A store without conditional requests.
         Err(object_store::Error::NotImplemented { .. } | object_store::Error::NotSupported { .. })
             if existing == Existing::Keep =>
         {
             check_absent(target, existing).await?;
-            put(PutMode::Overwrite).await.map(drop)
+            put(&PutMode::Overwrite).await.map(drop)
         }
         other => other.map(drop),
+    }
+}
+
+/// Whether an object is there and has these bytes.
+async fn holds(target: &Target, bytes: &Bytes) -> bool {
+    match target.store.get(&target.path).await {
+        Ok(found) => found.bytes().await.is_ok_and(|found| found == *bytes),
+        Err(_) => false,
     }
 }
 
