@@ -83,6 +83,17 @@ pub enum Error {
         /// What they may take.
         limit: u64,
     },
+    /// An item did not come through to another process: its type's serde form is not one that bincode can carry.
+    #[error(
+        "stage `{stage}`: an item did not get from one process to another: {reason}; items travel in bincode, whose readers know a type's \
+         fields beforehand, so the serde attributes `skip_serializing_if`, `flatten`, `untagged` and `tag` cannot be used in them"
+    )]
+    Untransportable {
+        /// Name of the stage that should have got it; `Collect` and `Exchange` have no other.
+        stage: String,
+        /// What bincode says.
+        reason: String,
+    },
     /// Sorted records could not be put aside on disk.
     #[error("could not write {needed_bytes} more bytes of sorted records to the spill folder `{}`{}; \
              free some space there, name another folder, or allow more memory", .folder.display(), free(.free_bytes))]

@@ -4,6 +4,7 @@ mod container;
 mod counter;
 mod error;
 mod flow;
+mod items;
 mod job;
 mod net;
 mod operators;

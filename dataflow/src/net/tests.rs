@@ -463,6 +463,72 @@ fn a_fault_in_one_process_ends_all_with_its_cause_and_the_next_run_works() {
     }
 }
 
+/// What a process counts, with what serde can leave out.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+struct Noted {
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    note: Option<u8>,
+    number: u64,
+}
+
+impl crate::Weigh for Noted {}
+
+#[test]
+fn items_whose_serde_form_has_holes_are_told_by_all_processes_and_not_garbled() {
+    for (stage, index) in ["Collect", "Exchange", "Numbers", "Small"].into_iter().zip(0..) {
+        let run_with = |cluster: Option<&Cluster>, hole: bool| {
+            let place = Collected::new();
+            let collected = place.clone();
+            let options = match cluster {
+                Some(cluster) => Options::default().workers(1).cluster(cluster.clone()),
+                None => Options::default().workers(1),
+            };
+            run(options, move |pipeline| {
+                let noted = |pipeline: &crate::Pipeline<'_>| -> Vec<u64> {
+                    (0..pipeline.num_workers() as u64).collect()
+                };
+                let items = pipeline.source("Read", noted(pipeline), move |task| {
+                    let note = (!hole || task == 0).then_some(7);
+                    Ok::<_, Error>((0..10).map(move |number| Ok::<_, Error>(Noted { note, number })))
+                });
+                match index {
+                    0 => items.collect(&collected),
+                    1 => items.exchange(|item| item.number).collect(&collected),
+                    2 => items.count("Numbers").map(|(item, _)| item).collect(&collected),
+                    _ => {
+                        let small = items.broadcast_small("Small");
+                        let numbers = pipeline.source("More", noted(pipeline), |task| {
+                            Ok::<_, Error>([Ok::<_, Error>(Noted {
+                                note: Some(1),
+                                number: task,
+                            })])
+                        });
+                        numbers
+                            .with_small("With", &small, |item, _| Ok::<_, Error>([item]))
+                            .collect(&collected);
+                    }
+                }
+            })?;
+            Ok::<_, Error>(place.take().len())
+        };
+        // One process alone doesn't notice, and whole items come through.
+        assert!(run_with(None, true).unwrap() > 0);
+        for hole in [false, true] {
+            let results = each(specs(2), |cluster| run_with(Some(&cluster.unwrap()), hole));
+            if !hole {
+                assert!(results.iter().all(Result::is_ok), "{results:?}");
+                continue;
+            }
+            for text in texts(&results) {
+                assert!(
+                    text.contains(&format!("stage `{stage}`")) && text.contains("skip_serializing_if"),
+                    "{text}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn different_numbers_of_workers_are_refused() {
     let results = each(specs(2), |cluster| {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::Stream;
-use timely::dataflow::channels::pact::{Exchange, Pipeline as Local};
+use timely::dataflow::channels::pact::Pipeline as Local;
 use timely::dataflow::operators::Operator;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
@@ -15,6 +15,7 @@ use timely::progress::Antichain;
 
 use crate::container::Batch;
 use crate::flow::FlowId;
+use crate::items::{Items, by};
 use crate::pipeline::{Collection, Epoch};
 use crate::record::Weigh;
 use crate::{BoxError, Error};
@@ -58,7 +59,7 @@ where
         let stage: Arc<str> = name.into();
         let copies = self
             .stream
-            .unary::<CapacityContainerBuilder<Vec<(u64, S)>>, _, _, _>(Local, "Copy", |_, _| {
+            .unary::<CapacityContainerBuilder<Items<(u64, S)>>, _, _, _>(Local, "Copy", |_, _| {
                 move |input, output| {
                     input.for_each(|capability, batch| {
                         let mut session = output.session(&capability);
@@ -72,7 +73,7 @@ where
                 }
             });
         let mut builder = OperatorBuilder::new(name.to_owned(), scope);
-        let mut input = builder.new_input(copies, Exchange::new(|(worker, _): &(u64, S)| *worker));
+        let mut input = builder.new_input(copies, by(|(worker, _): &(u64, S)| *worker));
         let (acks_output, acks) = builder.new_output::<Vec<()>>();
         let (output, stream) = builder.new_output_connection([] as [(usize, Antichain<Epoch>); 0]);
         let mut output: OutputBuilder<Epoch, CapacityContainerBuilder<Vec<Arc<Vec<S>>>>> =
@@ -95,7 +96,7 @@ where
                 crate::job::enter(&stage_here);
                 let limit = shares.get().table_bytes;
                 input.for_each(|_, copies| {
-                    for (_, item) in copies.drain(..) {
+                    for (_, item) in copies.take(&stage_here, &job) {
                         let more = item.weigh();
                         bytes += more;
                         held.grow(more);

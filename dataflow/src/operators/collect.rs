@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use timely::container::CapacityContainerBuilder;
-use timely::dataflow::channels::pact::{Exchange, Pipeline as Local};
 use timely::dataflow::operators::Operator;
 
+use crate::items::{by, unpack};
 use crate::job::lock;
 use crate::pipeline::Collection;
 
@@ -45,22 +45,22 @@ where
 {
     /// Brings all items to worker 0 and into `place`. Moves every item and holds every item: for summaries and counts, not for records.
     /// Ends the flow: the sources count an epoch as done when its items have arrived here.
+    ///
+    /// Between processes items travel in bincode, by their serde form. It stores no names, so the attributes `skip_serializing_if`, `flatten`,
+    /// `untagged` and `tag` (without `content`) cannot be used in them: an item that has them ends the job of a cluster with
+    /// [`Error::Untransportable`](crate::Error::Untransportable), while one process alone would not notice.
     pub fn collect(self, place: &Collected<T>) {
         let place = place.clone();
-        let items =
-            self.stream
-                .unary::<CapacityContainerBuilder<Vec<T>>, _, _, _>(Local, "Unpack", |_, _| {
-                    |input, output| {
-                        input.for_each(|capability, batch| {
-                            output.session(&capability).give_iterator(batch.items.drain(..));
-                        });
-                    }
-                });
-        let to_first = Exchange::new(|_: &T| 0);
-        let done =
-            items.unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(to_first, "Collect", move |_, _| {
-                move |input, _output| input.for_each(|_, items| lock(&place.0).append(items))
-            });
+        let job = self.pipeline.0.job.clone();
+        let done = unpack(self.stream).unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(
+            by(|_: &T| 0),
+            "Collect",
+            move |_, _| {
+                move |input, _output| {
+                    input.for_each(|_, items| lock(&place.0).append(&mut items.take("Collect", &job)));
+                }
+            },
+        );
         self.pipeline.0.flows.borrow_mut().acknowledge(self.flow, done);
     }
 }

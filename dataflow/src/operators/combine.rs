@@ -8,8 +8,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use timely::container::CapacityContainerBuilder;
-use timely::dataflow::Stream;
-use timely::dataflow::channels::pact::{Exchange, Pipeline as Local};
+use timely::dataflow::channels::pact::Pipeline as Local;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::{Capability, Operator};
@@ -17,6 +16,7 @@ use timely::progress::Antichain;
 
 use crate::Error;
 use crate::container::Batch;
+use crate::items::{by, unpack};
 use crate::operators::source::BATCH_ITEMS;
 use crate::pipeline::{Collection, Epoch};
 use crate::record::Weigh;
@@ -170,7 +170,7 @@ impl<'scope, K: SmallKey, V: SmallValue> Collection<'scope, (K, V)> {
         let scope = graph.scope;
         let unpacked = unpack(self.stream);
         let mut builder = OperatorBuilder::new(name.to_owned(), scope);
-        let mut input = builder.new_input(unpacked, Exchange::new(|(key, _): &(K, V)| hash(key)));
+        let mut input = builder.new_input(unpacked, by(|(key, _): &(K, V)| hash(key)));
         let (acks_output, acks) = builder.new_output::<Vec<()>>();
         let (output, stream) = builder.new_output_connection([] as [(usize, Antichain<Epoch>); 0]);
         let mut output: OutputBuilder<Epoch, CapacityContainerBuilder<Batch<(K, A)>>> =
@@ -192,7 +192,7 @@ impl<'scope, K: SmallKey, V: SmallValue> Collection<'scope, (K, V)> {
                 crate::job::enter(&stage);
                 let limit = shares.get().table_bytes as i64;
                 input.for_each(|_, items| {
-                    for (key, value) in items.drain(..) {
+                    for (key, value) in items.take(&stage, &job) {
                         let more = put(table.entry(key), value);
                         bytes += more;
                         held.grow(usize::try_from(more).unwrap_or(0));
@@ -252,17 +252,4 @@ fn give<T: Weigh>(
             held: account.hold(bytes),
         });
     }
-}
-
-/// Items as timely exchanges them.
-pub(crate) fn unpack<'scope, T: 'static>(
-    stream: Stream<'scope, Epoch, Batch<T>>,
-) -> Stream<'scope, Epoch, Vec<T>> {
-    stream.unary::<CapacityContainerBuilder<Vec<T>>, _, _, _>(Local, "Unpack", |_, _| {
-        |input, output| {
-            input.for_each(|capability, batch| {
-                output.session(&capability).give_iterator(batch.items.drain(..));
-            });
-        }
-    })
 }

@@ -4,10 +4,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::Stream;
-use timely::dataflow::channels::pact::{DistributorPact, Exchange, Pipeline as Local};
+use timely::dataflow::channels::pact::{DistributorPact, Pipeline as Local};
 use timely::dataflow::operators::Operator;
 
 use crate::container::{Batch, Chunk, ToNamedWorker};
+use crate::items;
 use crate::pipeline::{Collection, Epoch};
 use crate::record::{Key, Record, Weigh};
 
@@ -125,23 +126,19 @@ where
 {
     /// Sends each item to worker `by(item) % num_workers`: items with one number meet on one worker. For small typed items; records go
     /// by [`exchange_by_key`](Collection::exchange_by_key). Moves every item; holds nothing.
+    ///
+    /// Between processes items travel in bincode: what that means for serde attributes is said at [`collect`](Collection::collect).
     pub fn exchange(self, mut by: impl FnMut(&T) -> u64 + 'static) -> Self {
         let account = self.pipeline.0.progress().account();
-        let items =
-            self.stream
-                .unary::<CapacityContainerBuilder<Vec<T>>, _, _, _>(Local, "Unpack", |_, _| {
-                    |input, output| {
-                        input.for_each(|capability, batch| {
-                            output.session(&capability).give_iterator(batch.items.drain(..));
-                        });
-                    }
-                });
-        let pact = Exchange::new(move |item: &T| by(item));
-        let stream =
-            items.unary::<CapacityContainerBuilder<Batch<T>>, _, _, _>(pact, "Exchange", move |_, _| {
+        let job = self.pipeline.0.job.clone();
+        let pact = items::by(move |item: &T| by(item));
+        let stream = items::unpack(self.stream).unary::<CapacityContainerBuilder<Batch<T>>, _, _, _>(
+            pact,
+            "Exchange",
+            move |_, _| {
                 move |input, output| {
                     input.for_each(|capability, items| {
-                        let items = std::mem::take(items);
+                        let items = items.take("Exchange", &job);
                         let bytes = items.iter().map(Weigh::weigh).sum();
                         let mut batch = Batch {
                             items,
@@ -150,8 +147,13 @@ where
                         output.session(&capability).give_container(&mut batch);
                     });
                 }
-            });
-        Self { stream, ..self }
+            },
+        );
+        Self {
+            pipeline: self.pipeline,
+            flow: self.flow,
+            stream,
+        }
     }
 }
 

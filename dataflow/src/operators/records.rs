@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::{Exchange, Pipeline as Local};
-use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::{Feedback, Operator};
 use timely::progress::Antichain;
 
 use crate::Error;
 use crate::container::Batch;
-use crate::operators::source::{BATCH_ITEMS, Reader, Window};
+use crate::operators::source::{BATCH_ITEMS, Outlet, Reader};
 use crate::operators::{Duplicates, Sorted};
 use crate::pipeline::{Collection, Epoch};
 use crate::queue::queue;
@@ -101,24 +100,20 @@ impl<'scope> Sorted<'scope> {
         let none = [] as [(usize, Antichain<Epoch>); 0];
         let mut builder = OperatorBuilder::new(name.to_owned(), scope);
         let (output, stream) = builder.new_output::<Batch<T>>();
-        let mut output: OutputBuilder<Epoch, CapacityContainerBuilder<Batch<T>>> =
-            OutputBuilder::from(output);
         let mut start =
             builder.new_input_connection(start, Exchange::new(|worker: &u64| *worker), none.clone());
         let acks = builder.new_input_connection(acks, Local, none);
         let address = builder.operator_info().address;
-        let activator = scope.activator_for(address.clone());
+        let mut outlet = Outlet::new(&graph, name, output, scope.activator_for(address.clone()));
         let wake = scope.worker().sync_activator_for(address.to_vec());
-        let (stage, counters): (Arc<str>, _) = (name.into(), graph.progress().counters(name));
+        let stage: Arc<str> = name.into();
         let (shares, job, account) = (
             graph.shares.clone(),
             graph.job.clone(),
             graph.progress().account(),
         );
         builder.build(move |mut capabilities| {
-            let mut capability = capabilities.pop();
-            let mut window = Window::default();
-            let mut receiver = None;
+            outlet.capability = capabilities.pop();
             let mut body = Some(body);
             move |frontiers| {
                 let _ = &acks;
@@ -130,7 +125,7 @@ impl<'scope> Sorted<'scope> {
                         .take()
                         .expect("a worker tells of its run before worker 0 answers");
                     let (sender, inbox) = queue(shares.read_ahead_bytes, wake.clone());
-                    receiver = Some(inbox);
+                    outlet.receiver = Some(inbox);
                     let reader = Reader::new(&job, &stage, account.clone(), sender, &shares);
                     let Some(body) = body.take() else {
                         return;
@@ -143,22 +138,7 @@ impl<'scope> Sorted<'scope> {
                         Ok(())
                     });
                 });
-                let oldest = frontiers[1].frontier().iter().next().copied();
-                let mut output = output.activate();
-                let more = window.emit(
-                    &mut capability,
-                    receiver.as_ref(),
-                    oldest,
-                    shares.replay_bytes,
-                    |now, batch, bytes| {
-                        job.tick();
-                        counters.add(batch.items.len() as u64, bytes as u64);
-                        output.session(now).give_container(batch);
-                    },
-                );
-                if more {
-                    activator.activate();
-                }
+                outlet.emit(&frontiers[1], shares.replay_bytes);
             }
         });
         Collection {

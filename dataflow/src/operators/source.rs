@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline as Local;
+use timely::dataflow::channels::pushers::Output;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::{Capability, Feedback};
 use timely::progress::Antichain;
+use timely::progress::frontier::MutableAntichain;
+use timely::scheduling::Activator;
 
 use crate::container::Batch;
 use crate::job::{Job, Turns, working_on};
 use crate::options::{Shares, WINDOW};
-use crate::pipeline::{Collection, Epoch, Pipeline};
-use crate::progress::Account;
+use crate::pipeline::{Collection, Epoch, Graph, Pipeline};
+use crate::progress::{Account, Counters};
 use crate::queue::{Next, Receiver, Sender, queue};
 use crate::record::Weigh;
 use crate::{BoxError, Error};
@@ -57,14 +60,12 @@ impl<'scope> Pipeline<'scope> {
         let flow = graph.flows.borrow_mut().open(Some(feedback));
         let mut builder = OperatorBuilder::new(name.to_owned(), scope);
         let (output, stream) = builder.new_output::<Batch<T>>();
-        let mut output: OutputBuilder<Epoch, CapacityContainerBuilder<Batch<T>>> =
-            OutputBuilder::from(output);
         // The acknowledgements wake the operator but carry no data and hold no times.
         let acks = builder.new_input_connection(acks, Local, [] as [(usize, Antichain<Epoch>); 0]);
         let address = builder.operator_info().address;
-        let activator = scope.activator_for(address.clone());
+        let mut outlet = Outlet::new(&graph, name, output, scope.activator_for(address.clone()));
         let wake = scope.worker().sync_activator_for(address.to_vec());
-        let (stage, counters): (Arc<str>, _) = (name.into(), graph.progress().counters(name));
+        let stage: Arc<str> = name.into();
         let (shares, job, account) = (
             graph.shares.clone(),
             graph.job.clone(),
@@ -72,16 +73,14 @@ impl<'scope> Pipeline<'scope> {
         );
         let mut start = (!tasks.is_empty()).then_some((tasks, open, wake));
         builder.build(move |mut capabilities| {
-            let mut capability = capabilities.pop().filter(|_| start.is_some());
-            let mut window = Window::default();
-            let mut receiver = None;
+            outlet.capability = capabilities.pop().filter(|_| start.is_some());
             move |frontiers| {
                 // The input is kept for its frontier only.
                 let _ = &acks;
                 let shares = shares.get();
                 if let Some((tasks, open, wake)) = start.take() {
                     let (sender, inbox) = queue(shares.read_ahead_bytes, wake);
-                    receiver = Some(inbox);
+                    outlet.receiver = Some(inbox);
                     let mut reader = Reader::new(&job, &stage, account.clone(), sender, &shares);
                     (reader.first, reader.step) = (process, num_processes);
                     let turns = turns.clone();
@@ -93,22 +92,7 @@ impl<'scope> Pipeline<'scope> {
                         Ok(())
                     });
                 }
-                let oldest = frontiers[0].frontier().iter().next().copied();
-                let mut output = output.activate();
-                let more = window.emit(
-                    &mut capability,
-                    receiver.as_ref(),
-                    oldest,
-                    shares.epoch_bytes,
-                    |now, batch, bytes| {
-                        job.tick();
-                        counters.add(batch.items.len() as u64, bytes as u64);
-                        output.session(now).give_container(batch);
-                    },
-                );
-                if more {
-                    activator.activate();
-                }
+                outlet.emit(&frontiers[0], shares.epoch_bytes);
             }
         });
         Collection {
@@ -119,49 +103,72 @@ impl<'scope> Pipeline<'scope> {
     }
 }
 
-/// Lets what a thread has queued into the graph, epoch by epoch.
-#[derive(Debug, Default)]
-pub(crate) struct Window {
+/// Where what a thread has queued gets into the graph, epoch by epoch, as far as the window allows.
+pub(crate) struct Outlet<T: 'static> {
+    /// Until the end.
+    pub(crate) capability: Option<Capability<Epoch>>,
+    /// Once there is a thread.
+    pub(crate) receiver: Option<Receiver<(Batch<T>, usize)>>,
+    output: OutputBuilder<Epoch, CapacityContainerBuilder<Batch<T>>>,
+    activator: Activator,
+    job: Arc<Job>,
+    counters: Arc<Counters>,
     /// What the current epoch has had.
     epoch_bytes: usize,
 }
 
-impl Window {
-    /// Gives out what there is, as far as the window allows. True: the operator should run again after the others have had their turn. Drops
-    /// the capability at the end.
-    pub(crate) fn emit<T>(
-        &mut self,
-        capability: &mut Option<Capability<Epoch>>,
-        receiver: Option<&Receiver<(Batch<T>, usize)>>,
-        oldest: Option<Epoch>,
-        most_bytes: usize,
-        mut give: impl FnMut(&Capability<Epoch>, &mut Batch<T>, usize),
-    ) -> bool {
-        let (Some(now), Some(receiver)) = (&mut *capability, receiver) else {
-            return false;
+impl<T: 'static> Outlet<T> {
+    /// The outlet of the stage `name`; `activator` lets its operator run again.
+    pub(crate) fn new(
+        graph: &Graph<'_>,
+        name: &str,
+        output: Output<Epoch, Batch<T>>,
+        activator: Activator,
+    ) -> Self {
+        Self {
+            capability: None,
+            receiver: None,
+            output: OutputBuilder::from(output),
+            activator,
+            job: graph.job.clone(),
+            counters: graph.progress().counters(name),
+            epoch_bytes: 0,
+        }
+    }
+
+    /// Gives out what there is, and sees to it that the operator runs again after the others if there is more. `acks` is the frontier of the
+    /// acknowledgements, `most_bytes` what an epoch may have. Drops the capability at the end.
+    pub(crate) fn emit(&mut self, acks: &MutableAntichain<Epoch>, most_bytes: usize) {
+        let (Some(now), Some(receiver)) = (&mut self.capability, &self.receiver) else {
+            return;
         };
         let epoch = *now.time();
+        let oldest = acks.frontier().iter().next().copied();
         // An acknowledgement of epoch e comes back as e + 1.
         if oldest.is_some_and(|oldest| epoch + 1 >= oldest + WINDOW) {
-            return false;
+            return;
         }
+        let mut output = self.output.activate();
         while self.epoch_bytes < most_bytes {
             match receiver.next() {
                 Next::Item((mut batch, bytes)) => {
-                    give(now, &mut batch, bytes);
+                    self.job.tick();
+                    self.counters.add(batch.items.len() as u64, bytes as u64);
+                    output.session(now).give_container(&mut batch);
                     self.epoch_bytes += bytes;
                 }
-                Next::Later => return false,
+                Next::Later => return,
                 Next::End => {
-                    *capability = None;
-                    return false;
+                    drop(output);
+                    self.capability = None;
+                    return;
                 }
             }
         }
         // One epoch, then the other operators have their turn.
         self.epoch_bytes = 0;
         now.downgrade(&(epoch + 1));
-        true
+        self.activator.activate();
     }
 }
 
