@@ -36,6 +36,7 @@ pub mod describe;
 pub mod diff;
 pub mod error;
 pub mod explain;
+mod fault;
 pub mod fetch;
 pub mod gc;
 mod journal;

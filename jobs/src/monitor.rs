@@ -26,6 +26,8 @@ const OTHER_INPUTS: &str = "other inputs";
 #[derive(Debug, Default)]
 pub struct Monitor {
     cancelled: Arc<AtomicBool>,
+    /// Why it was stopped, where nobody asked for that.
+    cause: OnceLock<String>,
     meters: Mutex<Vec<Arc<Meter>>>,
     notes: Mutex<Vec<Note>>,
     /// Those that run, and since when.
@@ -422,6 +424,17 @@ impl Monitor {
         self.cancelled.store(true, Ordering::SeqCst);
     }
 
+    /// Stops the job because it is in vain: `cause` says why, in the words of an error. The first cause counts.
+    pub fn cancel_because(&self, cause: impl Into<String>) {
+        let _ = self.cause.set(cause.into());
+        self.cancel();
+    }
+
+    /// Why the job was stopped by [`cancel_because`](Self::cancel_because).
+    pub fn cause(&self) -> Option<&str> {
+        self.cause.get().map(String::as_str)
+    }
+
     /// The switch itself, for a signal handler: stored `true`, it is [`cancel`](Self::cancel).
     pub fn switch(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancelled)
@@ -739,7 +752,14 @@ mod tests {
         let monitor = Monitor::new();
         assert_eq!(monitor.check(), Ok(()));
         monitor.cancel();
-        assert_eq!(monitor.check(), Err(Cancelled));
+        assert_eq!((monitor.check(), monitor.cause()), (Err(Cancelled), None));
+        let monitor = Monitor::new();
+        monitor.cancel_because("the other one is gone");
+        monitor.cancel_because("and another");
+        assert_eq!(
+            (monitor.check(), monitor.cause()),
+            (Err(Cancelled), Some("the other one is gone"))
+        );
     }
 
     #[test]

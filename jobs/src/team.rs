@@ -20,6 +20,8 @@ use serde::de::DeserializeOwned;
 use crate::error::{Cancelled, Hinted};
 use crate::monitor::Monitor;
 
+/// What a process says when its user stops it.
+const STOPPED: &str = "it was stopped, as asked";
 /// How long a file that another machine wrote may take to show here; network file systems cache names for some seconds.
 const VISIBLE: Duration = Duration::from_secs(10);
 
@@ -172,13 +174,13 @@ impl Team {
             move || {
                 while !over.load(Ordering::Relaxed) {
                     if monitor.is_cancelled() {
-                        cluster.fail("it was stopped, as asked");
+                        cluster.fail(STOPPED);
                         break;
                     }
                     // Whatever this process is at (waiting for a lock, fetching) is in vain.
-                    if cluster.failure().is_some() {
+                    if let Some(failure) = cluster.failure() {
                         by_cluster.store(true, Ordering::SeqCst);
-                        monitor.cancel();
+                        monitor.cancel_because(failure.to_string());
                         break;
                     }
                     std::thread::park_timeout(Duration::from_millis(50));
@@ -394,8 +396,14 @@ pub struct InFolder {
     _lock: Option<File>,
 }
 
-/// An error of the cluster, with advice.
-pub(crate) fn explain(error: prep_dataflow::Error) -> anyhow::Error {
+/// An error of the cluster, with advice, and in the words of jobs.
+pub(crate) fn explain(mut error: prep_dataflow::Error) -> anyhow::Error {
+    if let prep_dataflow::Error::Remote { cause, .. } = &mut error
+        && (*cause == prep_dataflow::Error::Cancelled.to_string() || cause.ends_with(&Cancelled.to_string()))
+    {
+        // Its graph, or a stage of it, was faster to say so than its team.
+        STOPPED.clone_into(cause);
+    }
     match &error {
         prep_dataflow::Error::Lost { .. } => Hinted::new(
             error.to_string(),
@@ -420,6 +428,21 @@ mod tests {
         assert_eq!(team.least(3).unwrap(), 3);
         let folder = tempfile::tempdir().unwrap();
         team.enter_folder(folder.path(), &Monitor::new()).unwrap();
+    }
+
+    #[test]
+    fn a_stop_elsewhere_is_told_in_one_way() {
+        let remote = |cause: &str| prep_dataflow::Error::Remote {
+            process: 1,
+            address: "a:1".into(),
+            cause: cause.into(),
+        };
+        let of_stage = format!("stage `read` failed: {Cancelled}");
+        for cause in ["the job was cancelled", of_stage.as_str()] {
+            let told = explain(remote(cause)).to_string();
+            assert_eq!(told, "process 1 (a:1) failed: it was stopped, as asked");
+        }
+        assert_eq!(explain(remote("x")).to_string(), "process 1 (a:1) failed: x");
     }
 
     #[test]

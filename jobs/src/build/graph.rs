@@ -536,6 +536,7 @@ pub(crate) fn fraction_of(fractions: &[f64], hash: u128) -> usize {
 
 impl Encoder {
     fn encode(&mut self, raw: &Raw) -> Result<Option<Record>> {
+        crate::fault::pass("encode");
         let encoded = self.encode_parts(raw);
         self.meter.add(1);
         let (split, key) = match encoded {

@@ -352,6 +352,7 @@ impl ShardWriter for ShardFile {
     type Summary = ShardSummary;
 
     fn write(&mut self, record: &Record) -> Result<(), BoxError> {
+        crate::fault::pass("write");
         self.take(record).map_err(Carried::boxed)
     }
 

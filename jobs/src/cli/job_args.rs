@@ -224,19 +224,18 @@ pub(crate) fn run_job<T>(
     stop::on_signals(&monitor.switch())?;
     let deadline = {
         let (monitor, path, stopped) = (Arc::clone(monitor), args.report.clone(), Stopped::new(action));
-        stop::Deadline::start(monitor.switch(), move || {
+        let in_vain = format!("could not {} `{}`: ", action.verb, action.what);
+        stop::Deadline::start(Arc::clone(&monitor), move || {
             let _ = monitor.trace().map(Trace::finish);
+            let (status, message) = match monitor.cause() {
+                Some(cause) => ("failed", format!("{in_vain}{cause}")),
+                None => ("stopped", stopped.message),
+            };
             if let Some(path) = path {
-                let _ = write_report(
-                    &path,
-                    &failure("stopped", &stopped.what, &stopped.message, &monitor),
-                );
+                let _ = write_report(&path, &failure(status, &stopped.what, &message, &monitor));
             }
-            let text = "without waiting for what the system does not let go of";
-            say(format_args!(
-                "error: {}, {text}\nhint: {}",
-                stopped.message, stopped.hint
-            ));
+            let text = "ended without waiting for what the system does not let go of";
+            say(format_args!("error: {message}; {text}\nhint: {}", stopped.hint));
         })
     };
     let result = {

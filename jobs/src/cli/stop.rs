@@ -8,8 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::monitor::Monitor;
+
 /// How long a stopped job may take to end in order. Machines that are taken away give 30 s as a rule, and we promise 10.
 const GRACE: Duration = Duration::from_secs(8);
+/// The same where another process has failed: until that is noticed, most of the ten seconds may have gone.
+const GRACE_IN_VAIN: Duration = Duration::from_secs(2);
 
 /// Sets `stop` on Ctrl-C, on a request to end, and when the terminal goes away; a second one ends the process.
 pub(crate) fn on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
@@ -48,16 +52,17 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// Watches the switch until dropped. `last_words` is called before the process ends.
-    pub(crate) fn start(stop: Arc<AtomicBool>, last_words: impl FnOnce() + Send + 'static) -> Self {
+    /// Watches the job until dropped. `last_words` is called before the process ends.
+    pub(crate) fn start(monitor: Arc<Monitor>, last_words: impl FnOnce() + Send + 'static) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&over);
         let watch = move || {
             let mut stopped: Option<Instant> = None;
             while !ended.load(Ordering::Acquire) {
-                if stop.load(Ordering::Relaxed) {
+                if monitor.is_cancelled() {
                     let since = *stopped.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= GRACE {
+                    let grace = monitor.cause().map_or(GRACE, |_| GRACE_IN_VAIN);
+                    if since.elapsed() >= grace {
                         last_words();
                         std::process::exit(1);
                     }

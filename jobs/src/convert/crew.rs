@@ -59,6 +59,7 @@ impl Hand {
 
     /// Checks, changes and encodes a block.
     fn finish(&mut self, done: &mut Done) -> Result<()> {
+        crate::fault::pass("convert");
         let block = &mut done.block;
         block.complete(&self.work.names[block.input], &mut self.batch, &mut self.scratch)?;
         if let (Some(transform), Some(scribe)) = (&self.work.transform, &mut self.scribe) {

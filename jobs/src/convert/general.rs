@@ -468,6 +468,7 @@ impl Reading {
     }
 
     fn advance(&mut self) -> Result<Option<Record>> {
+        crate::fault::pass("read");
         loop {
             while self.next < self.block.records.len() {
                 let place = self.next;

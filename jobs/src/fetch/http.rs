@@ -28,6 +28,11 @@ use crate::monitor::{Meter, Monitor};
 const BUFFER_BYTES: usize = 256 << 10;
 /// Longest pause between attempts, whatever a server asks for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long a server may be out of reach, so that a job whose network is gone ends within ten seconds; a rerun goes on from the part.
+const REACH: Duration = Duration::from_secs(6);
+/// How long a connection to one may take, and the pause before the next.
+const CONNECT: Duration = Duration::from_secs(3);
+const UNREACHABLE_PAUSE: Duration = Duration::from_secs(1);
 /// An attempt that brings so much counts as time well spent.
 const MUCH_BYTES: u64 = 1 << 20;
 /// How much of a web page is read to tell its size.
@@ -76,7 +81,12 @@ struct Part {
 /// Why an attempt did not bring the whole file.
 enum Failure {
     /// It may go better next time.
-    Transient { reason: String, wait: Option<Duration> },
+    Transient {
+        reason: String,
+        wait: Option<Duration>,
+        /// Whether the server could not even be connected to.
+        is_unreachable: bool,
+    },
     /// It will not.
     Final(anyhow::Error),
 }
@@ -91,6 +101,7 @@ fn transient(reason: impl Into<String>) -> Failure {
     Failure::Transient {
         reason: reason.into(),
         wait: None,
+        is_unreachable: false,
     }
 }
 
@@ -116,8 +127,8 @@ impl Client {
             .http_status_as_error(false)
             .user_agent(concat!("prep/", env!("CARGO_PKG_VERSION")))
             .accept_encoding("identity")
-            .timeout_resolve(Some(options.stall))
-            .timeout_connect(Some(options.stall))
+            .timeout_resolve(Some(options.stall.min(CONNECT)))
+            .timeout_connect(Some(options.stall.min(CONNECT)))
             .timeout_recv_response(Some(options.stall))
             .timeout_per_read(Some(options.stall))
             .input_buffer_size(BUFFER_BYTES)
@@ -165,6 +176,7 @@ impl Client {
         let mut failures = 0;
         let mut retries = 0u64;
         let mut lost = Duration::ZERO;
+        let mut unreachable_since: Option<Instant> = None;
         loop {
             self.check()?;
             let before = part.bytes;
@@ -188,16 +200,27 @@ impl Client {
                 Err(failure) => failure,
             };
             self.check()?;
-            let (reason, wait) = match failure {
+            let (reason, wait, is_unreachable) = match failure {
                 Failure::Final(error) => return Err(error.context(format!("could not fetch {shown}"))),
-                Failure::Transient { reason, wait } => (reason, wait),
+                Failure::Transient {
+                    reason,
+                    wait,
+                    is_unreachable,
+                } => (reason, wait, is_unreachable),
             };
+            unreachable_since = is_unreachable.then(|| unreachable_since.unwrap_or(began));
             failures = if part.bytes > before { 1 } else { failures + 1 };
             // An attempt that brought much was not lost, however it ended.
             if part.bytes - before.min(part.bytes) < MUCH_BYTES {
                 lost += began.elapsed();
             }
-            let given_up = if failures >= self.options.attempts {
+            let unreachable = unreachable_since.map_or(Duration::ZERO, |since| since.elapsed());
+            let given_up = if unreachable >= REACH {
+                Some(format!(
+                    "{:.0} s in which it could not be reached",
+                    unreachable.as_secs_f64()
+                ))
+            } else if failures >= self.options.attempts {
                 Some(format!("{failures} attempts without progress"))
             } else if lost >= self.options.patience {
                 Some(format!("{} attempts in {:.0} s", retries + 1, lost.as_secs_f64()))
@@ -214,7 +237,12 @@ impl Client {
             resumed |= part.bytes > 0;
             retries += 1;
             self.monitor.retried();
-            let pause = wait.unwrap_or_else(|| self.pause(failures)).min(LONGEST_PAUSE);
+            let longest = if is_unreachable {
+                UNREACHABLE_PAUSE
+            } else {
+                LONGEST_PAUSE
+            };
+            let pause = wait.unwrap_or_else(|| self.pause(failures)).min(longest);
             self.monitor.warn(format!(
                 "{}: {reason}; trying again from byte {}",
                 spec.name, part.bytes
@@ -300,6 +328,7 @@ impl Client {
                     reason: format!("the server says {status}"),
                     wait: text(&headers, "retry-after")
                         .and_then(|wait| retry_after(&wait, SystemTime::now())),
+                    is_unreachable: false,
                 });
             }
             _ => return Err(Failure::Final(anyhow::anyhow!("the server says {status}"))),
@@ -547,8 +576,30 @@ fn of_network(error: &ureq::Error) -> Failure {
         | Error::Timeout(_)
         | Error::HostNotFound
         | Error::ConnectionFailed
-        | Error::Protocol(_) => transient(format!("no answer: {error}")),
+        | Error::Protocol(_) => Failure::Transient {
+            reason: format!("no answer: {error}"),
+            wait: None,
+            is_unreachable: is_unreachable(error),
+        },
         other => Failure::Final(anyhow::anyhow!("{other}")),
+    }
+}
+
+/// Whether an error means that there was no connection.
+fn is_unreachable(error: &ureq::Error) -> bool {
+    use ureq::{Error, Timeout};
+
+    match error {
+        Error::HostNotFound | Error::ConnectionFailed => true,
+        Error::Timeout(timeout) => matches!(timeout, Timeout::Resolve | Timeout::Connect),
+        Error::Io(error) => matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::HostUnreachable
+                | io::ErrorKind::NetworkUnreachable
+                | io::ErrorKind::AddrNotAvailable
+        ),
+        _ => false,
     }
 }
 
