@@ -1,115 +1,15 @@
 //! Several processes that build one dataset: the same bytes for any number of them, after any kills, and a cause for every fault.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use prep_testing::archive::{change_tar_gz, write_gzip};
-use prep_testing::command::prep_binary;
+use prep_testing::network::Network;
+use prep_testing::process::{Process, free_hosts, member, wait_for};
 use prep_testing::{Prep, assert_same_folder, source_folder, temp_dir};
-
-/// Longer than anything here may take; so that a fault is a failure, and no endless wait.
-const FOREVER: Duration = Duration::from_secs(120);
-
-/// Places on this machine that nobody listens on.
-fn free_hosts(count: usize) -> Vec<String> {
-    let listeners: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect();
-    let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
-    listeners.iter().map(address).collect()
-}
-
-/// One process of a cluster.
-struct Process {
-    child: Child,
-    output: Vec<Arc<Mutex<String>>>,
-    readers: Vec<JoinHandle<()>>,
-}
-
-impl Process {
-    fn start(mut command: Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let pipes: [Box<dyn Read + Send>; 2] = [
-            Box::new(child.stdout.take().unwrap()),
-            Box::new(child.stderr.take().unwrap()),
-        ];
-        let (mut output, mut readers) = (Vec::new(), Vec::new());
-        for mut pipe in pipes {
-            let text = Arc::new(Mutex::new(String::new()));
-            output.push(Arc::clone(&text));
-            readers.push(std::thread::spawn(move || {
-                let mut bytes = [0; 4096];
-                while let Ok(count @ 1..) = pipe.read(&mut bytes) {
-                    let part = String::from_utf8_lossy(&bytes[..count]).into_owned();
-                    text.lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push_str(&part);
-                }
-            }));
-        }
-        Self {
-            child,
-            output,
-            readers,
-        }
-    }
-
-    fn stderr(&self) -> String {
-        self.output[1].lock().unwrap().clone()
-    }
-
-    /// Waits for its end; gives the exit code (-1 for a signal), stdout and stderr.
-    fn end(mut self) -> (i32, String, String) {
-        let begun = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            if begun.elapsed() > FOREVER {
-                let said = self.stderr();
-                self.child.kill().unwrap();
-                panic!("a process does not end; it said:\n{said}");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        for reader in self.readers.drain(..) {
-            reader.join().unwrap();
-        }
-        let text = |index: usize| self.output[index].lock().unwrap().clone();
-        (status.code().unwrap_or(-1), text(0), text(1))
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
-    }
-}
-
-/// The command of process `index` of these hosts.
-fn member<'a>(
-    prep: &Prep,
-    arguments: impl IntoIterator<Item = &'a str>,
-    hosts: &[String],
-    index: usize,
-) -> Command {
-    let mut command = prep.command(arguments);
-    command
-        .env("PREP_CLUSTER_HOSTS", hosts.join(","))
-        .env("PREP_CLUSTER_PROCESS", index.to_string())
-        .env("PREP_CLUSTER_SECRET", "a secret of tests");
-    command
-}
 
 fn cifar10(shards: &str) -> Vec<String> {
     let source = source_folder("cifar10");
@@ -192,7 +92,7 @@ fn kills(rounds: u64) {
         let mut processes = start(&killed, if round % 2 == 0 { "1" } else { "2" });
         std::thread::sleep(Duration::from_micros(noise % took.max(1)));
         let victim = (noise >> 32) as usize % 3;
-        processes[victim].child.kill().unwrap();
+        processes[victim].kill();
         check();
         for (index, process) in processes.into_iter().enumerate() {
             let (code, _, said) = process.end();
@@ -298,15 +198,6 @@ impl Held {
     }
 }
 
-/// Waits until a process says something.
-fn wait_until(process: &Process, what: &str) {
-    let begun = Instant::now();
-    while !process.stderr().contains(what) {
-        assert!(begun.elapsed() < FOREVER, "{}", process.stderr());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn a_process_that_stops_is_lost_and_one_that_is_asked_to_ends_all() {
     for signal in ["-STOP", "-KILL", "-TERM"] {
@@ -316,7 +207,7 @@ fn a_process_that_stops_is_lost_and_one_that_is_asked_to_ends_all() {
         let mut processes: Vec<Process> = (0..3)
             .map(|index| Process::start(member(&prep, strs(&words), &hosts, index)))
             .collect();
-        wait_until(&processes[0], "another process is building this");
+        processes[0].wait_until("another process is building this");
         let victim = processes.remove(1);
         victim.signal(signal);
         for process in processes {
@@ -404,7 +295,7 @@ fn launch_passes_signals_on_and_reports_the_worst_exit_code() {
             .chain(strs(&words)),
     );
     let launched = Process::start(command);
-    wait_until(&launched, "another process is building this");
+    launched.wait_until("another process is building this");
     launched.signal("-TERM");
     let (code, _, said) = launched.end();
     assert_eq!(code, 1, "{said}");
@@ -425,132 +316,9 @@ fn launch_passes_signals_on_and_reports_the_worst_exit_code() {
     prep.run(["launch", "--", "list"]).expect(2);
 }
 
-/// Three hosts with addresses of their own, and a switch between them.
-struct Network {
-    names: Vec<String>,
-}
-
-impl Network {
-    /// `None` where this machine or user can have none.
-    fn new() -> Option<Self> {
-        let id = std::process::id();
-        let mut network = Self { names: Vec::new() };
-        let switch = format!("prep{id}s");
-        let ip = |words: &[&str]| -> bool {
-            Command::new("ip")
-                .args(words)
-                .stderr(Stdio::null())
-                .status()
-                .is_ok_and(|status| status.success())
-        };
-        let mut add = |name: &str| {
-            let added = ip(&["netns", "add", name]) && ip(&["-n", name, "link", "set", "lo", "up"]);
-            network.names.push(name.to_owned());
-            added
-        };
-        let mut good = add(&switch)
-            && ip(&["-n", &switch, "link", "add", "br0", "type", "bridge"])
-            && ip(&["-n", &switch, "link", "set", "br0", "up"]);
-        for host in 0..4 {
-            let (name, port) = (format!("prep{id}h{host}"), format!("p{host}"));
-            let address = format!("10.77.0.{}/24", host + 1);
-            good = good
-                && add(&name)
-                && ip(&[
-                    "-n", &switch, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns",
-                    &name,
-                ])
-                && ip(&["-n", &switch, "link", "set", &port, "master", "br0", "up"])
-                && ip(&["-n", &name, "address", "add", &address, "dev", "eth0"])
-                && ip(&["-n", &name, "link", "set", "eth0", "up"]);
-        }
-        if !good {
-            // Past the capture of the test's output, so that it shows.
-            let _ = std::io::stderr().write_all(
-                b"\nskipped: no network namespaces here (they take root and `ip`), so nothing ran on three hosts\n",
-            );
-            return None;
-        }
-        Some(network)
-    }
-
-    fn hosts() -> Vec<String> {
-        (1..=3).map(|host| format!("10.77.0.{host}:7171")).collect()
-    }
-
-    /// A command of `prep` on a host.
-    fn command(&self, host: usize, prep: &Prep, words: &[String], hosts_file: &Path) -> Command {
-        let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", &self.names[host + 1]])
-            .arg(prep_binary())
-            .args(words)
-            .args(["--process", &host.to_string(), "--hosts"])
-            .arg(hosts_file)
-            .env("PREP_HOME", prep.home())
-            .env("PREP_CATALOG", prep.catalog())
-            .env("PREP_CLUSTER_SECRET", "a secret of tests")
-            .env("NO_COLOR", "1");
-        command
-    }
-
-    /// Pulls the cable of a host.
-    fn cut(&self, host: usize) {
-        let port = format!("p{host}");
-        let words = ["-n", &self.names[0], "link", "set", &port, "down"];
-        assert!(Command::new("ip").args(words).status().unwrap().success());
-    }
-
-    /// Puts it in again.
-    fn mend(&self, host: usize) {
-        let port = format!("p{host}");
-        let words = ["-n", &self.names[0], "link", "set", &port, "up"];
-        assert!(Command::new("ip").args(words).status().unwrap().success());
-    }
-
-    /// Sends something from the fourth host to the first, as a stranger.
-    fn stranger(&self) {
-        let script = "exec 3<>/dev/tcp/10.77.0.1/7171; printf 'GET / HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3 >/dev/null; true";
-        let status = Command::new("ip")
-            .args([
-                "netns",
-                "exec",
-                &self.names[4],
-                "timeout",
-                "20",
-                "bash",
-                "-c",
-                script,
-            ])
-            .stderr(Stdio::null())
-            .status();
-        assert!(status.unwrap().success(), "the stranger was not hung up on");
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        for name in self.names.iter().rev() {
-            let _ = Command::new("ip")
-                .args(["netns", "delete", name])
-                .stderr(Stdio::null())
-                .status();
-        }
-    }
-}
-
-/// A hosts file for the three.
-fn hosts_file(folder: &Path) -> PathBuf {
-    let path = folder.join("hosts");
-    fs::write(&path, format!("# three hosts\n{}\n", Network::hosts().join("\n"))).unwrap();
-    path
-}
-
 #[test]
 fn three_hosts_with_addresses_of_their_own() {
     let Some(network) = Network::new() else { return };
-    let folder = temp_dir();
-    let hosts = hosts_file(folder.path());
     let whole = Prep::new();
     let words = cifar10("5");
     whole.run(strs(&words)).expect(0);
@@ -560,11 +328,11 @@ fn three_hosts_with_addresses_of_their_own() {
     let held = Held::new(&prep);
     let start = |prep: &Prep| -> Vec<Process> {
         (0..3)
-            .map(|host| Process::start(network.command(host, prep, &words, &hosts)))
+            .map(|host| Process::start(network.command(host, prep, &words)))
             .collect()
     };
     let processes = start(&prep);
-    wait_until(&processes[0], "another process is building this");
+    processes[0].wait_until("another process is building this");
     network.stranger();
     drop(held.0);
     for (index, process) in processes.into_iter().enumerate() {
@@ -579,7 +347,7 @@ fn three_hosts_with_addresses_of_their_own() {
     let prep = Prep::new();
     let processes: Vec<Process> = (0..3)
         .map(|host| {
-            let mut command = network.command(host, &prep, &words, &hosts);
+            let mut command = network.command(host, &prep, &words);
             if host == 2 {
                 command.env("PREP_TEST_VERSION", "0.0.1");
             }
@@ -599,7 +367,7 @@ fn three_hosts_with_addresses_of_their_own() {
     let prep = Prep::new();
     let held = Held::new(&prep);
     let processes = start(&prep);
-    wait_until(&processes[0], "another process is building this");
+    processes[0].wait_until("another process is building this");
     network.cut(1);
     for (index, process) in processes.into_iter().enumerate() {
         let (code, _, said) = process.end();
@@ -659,16 +427,12 @@ fn a_kill_in_the_middle_of_the_graph_is_told_by_the_others() {
         .collect();
     // The second process has begun the graph, or is about to.
     let sign = prep.catalog().join("data/.staging/large/3.0.1/journal-1.jsonl");
-    let begun = Instant::now();
-    while !sign.exists() {
-        assert!(begun.elapsed() < FOREVER, "{}", processes[0].stderr());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    wait_for(|| sign.exists(), || processes[0].stderr());
     // A stranger at this moment changes nothing.
     let mut stranger = TcpStream::connect(&hosts[0]).unwrap();
     stranger.write_all(&[0xff; 1000]).unwrap();
     let mut victim = processes.remove(1);
-    victim.child.kill().unwrap();
+    victim.kill();
     let (code, _, said) = processes.remove(0).end();
     assert_eq!(code, 1, "{said}");
     assert!(

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -11,14 +10,15 @@ use prep_formats::array_record::{Reader, Scratch, WriteOptions, Writer};
 use prep_formats::example::{Example, FeatureList};
 use prep_formats::tfrecord::{self, Compression};
 use prep_jobs::convert::{ConvertRequest, ConvertStatus, Dedup, Order, Shards, convert};
+use prep_testing::process::{free_hosts, member};
 use prep_testing::server::{Fault, FileServer};
-use prep_testing::{Prep, assert_same_folder, folder_digest, temp_dir};
+use prep_testing::{Prep, SmallDisk, assert_same_folder, folder_digest, temp_dir};
 
 /// Numbers without a pattern, the same in each run.
-struct Noise(u64);
+pub(crate) struct Noise(pub(crate) u64);
 
 impl Noise {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -51,7 +51,7 @@ fn example(noise: &mut Noise) -> Vec<u8> {
     example.encode()
 }
 
-fn examples(noise: &mut Noise, count: u64) -> Vec<Vec<u8>> {
+pub(crate) fn examples(noise: &mut Noise, count: u64) -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = Vec::new();
     for _ in 0..count {
         let again = noise.below(10) == 0 && !found.is_empty();
@@ -65,7 +65,7 @@ fn examples(noise: &mut Noise, count: u64) -> Vec<Vec<u8>> {
     found
 }
 
-fn write_tfrecord(path: &Path, compression: Compression, records: &[Vec<u8>]) {
+pub(crate) fn write_tfrecord(path: &Path, compression: Compression, records: &[Vec<u8>]) {
     let mut writer = tfrecord::Writer::new(Vec::new(), compression).unwrap();
     records.iter().for_each(|record| writer.write(record).unwrap());
     fs::write(path, writer.finish().unwrap()).unwrap();
@@ -818,19 +818,10 @@ fn urls_are_read_by_ranges() {
 
 #[test]
 fn a_full_disk_is_told_and_the_rerun_goes_on() {
-    let home = temp_dir();
-    let disk = home.path().join("disk");
-    fs::create_dir(&disk).unwrap();
-    let mounted = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=3m", "tmpfs"])
-        .arg(&disk)
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    if !mounted {
-        let _ = writeln!(std::io::stderr(), "skipped: only root may mount a small disk");
+    let Some(disk) = SmallDisk::mount(3 << 10) else {
         return;
-    }
+    };
+    let home = temp_dir();
     let mut noise = Noise(1);
     let records: Vec<Vec<u8>> = (0..40)
         .map(|_| (0..100_000).map(|_| noise.next() as u8).collect())
@@ -848,29 +839,20 @@ fn a_full_disk_is_told_and_the_rerun_goes_on() {
         "--workers",
         "1",
     ];
-    let run = prep.run(words);
-    let seen = out.exists();
-    let remounted = std::process::Command::new("mount")
-        .args(["-o", "remount,size=64m"])
-        .arg(&disk)
-        .status()
-        .is_ok_and(|status| status.success());
-    let again = prep.run(words);
-    let found = if again.code == 0 {
-        shards(&out).concat()
-    } else {
-        vec![]
-    };
-    let _ = std::process::Command::new("umount").arg(&disk).status();
-    let run = run.expect(1);
+    let run = prep.run(words).expect(1);
     assert!(
-        run.stderr.contains("no space is left at") && !seen,
+        run.stderr.contains("no space is left at") && !out.exists(),
         "{}",
         run.stderr
     );
-    assert!(remounted);
-    assert!(again.expect(0).stdout.contains("of them from an earlier run"));
-    assert!(found == records);
+    disk.resize(64 << 10);
+    let again = prep.run(words).expect(0);
+    assert!(
+        again.stdout.contains("of them from an earlier run"),
+        "{}",
+        again.stdout
+    );
+    assert!(shards(&out).concat() == records);
 }
 
 /// Peak resident memory of a run, in MiB.
@@ -957,12 +939,6 @@ fn two_gigabytes_are_sorted_in_a_small_budget() {
     stays_small(32, &["--order", "shuffle:1", "--shards", "4"]);
 }
 
-/// A port that is free now.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
 #[test]
 fn several_processes_write_the_bytes_of_one_also_after_kills() {
     let home = temp_dir();
@@ -1006,15 +982,11 @@ fn several_processes_write_the_bytes_of_one_also_after_kills() {
         };
         let whole = prep.run(words(&one)).expect(0);
         let mut run = |output: &Path, kill: bool| {
-            let hosts = [free_port(), free_port(), free_port()]
-                .map(|port| format!("127.0.0.1:{port}"))
-                .join(",");
+            let hosts = free_hosts(3);
             let mut children: Vec<_> = (0..3)
                 .map(|process| {
-                    prep.command(words(output))
-                        .env("PREP_CLUSTER_HOSTS", &hosts)
-                        .env("PREP_CLUSTER_PROCESS", process.to_string())
-                        .env("PREP_CLUSTER_SECRET", "a secret for a test, long enough")
+                    let words = words(output);
+                    member(&prep, words.iter().map(String::as_str), &hosts, process)
                         .stdout(Stdio::null())
                         .stderr(Stdio::piped())
                         .spawn()

@@ -4,5 +4,6 @@ mod bugs;
 mod builds;
 mod cluster;
 mod convert;
+mod faults;
 mod files;
 mod load;

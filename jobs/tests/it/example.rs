@@ -1,6 +1,6 @@
 //! Runs the example program's builder.
 
-#[path = "../examples/custom_builder.rs"]
+#[path = "../../examples/custom_builder.rs"]
 #[allow(dead_code, reason = "its `main` is for the command line")]
 mod custom_builder;
 

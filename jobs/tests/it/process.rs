@@ -1,46 +1,16 @@
 //! `prep build` as a process: exit codes, output, kills, many at once, a full disk.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
-use prep_testing::archive::change_tar_gz;
-use prep_testing::{assert_same_folder, folder_digest, source_folder};
+use prep_testing::{SmallDisk, assert_same_folder, folder_digest, source_folder};
 use serde_json::Value;
 
-const ARCHIVE: &str = "cifar-10-binary.tar.gz";
-
-fn prep(catalog: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_prep"));
-    command
-        .args(arguments)
-        .env("PREP_CATALOG", catalog)
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
-}
+use crate::command::{ARCHIVE, build_from, damaged, expect, golden, json, json_lines, prep};
 
 fn build(catalog: &Path, more: &[&str]) -> Command {
-    let from = source_folder("cifar10");
-    let mut arguments = vec![
-        "build",
-        "cifar10",
-        "--no-checksum",
-        "--from",
-        from.to_str().unwrap(),
-    ];
-    arguments.extend(more);
-    prep(catalog, &arguments)
-}
-
-#[track_caller]
-fn expect(output: Output, code: i32) -> (String, String) {
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    let (found, out, err) = (output.status.code(), text(output.stdout), text(output.stderr));
-    assert_eq!(found, Some(code), "stdout: {out}\nstderr: {err}");
-    (out, err)
+    build_from(catalog, &golden(), more)
 }
 
 fn no_staging(catalog: &Path) -> bool {
@@ -77,10 +47,7 @@ fn json_is_one_object_a_line_and_the_report_has_the_stages() {
     let report = home.path().join("report.json");
     let more = ["--json", "--report", report.to_str().unwrap()];
     let (out, _) = expect(build(&home.path().join("c"), &more).output().unwrap(), 0);
-    let lines: Vec<Value> = out
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let lines = json_lines(&out);
     let last = lines.last().unwrap();
     assert_eq!(
         (&last["event"], &last["status"]),
@@ -88,7 +55,7 @@ fn json_is_one_object_a_line_and_the_report_has_the_stages() {
     );
     assert_eq!(last["splits"]["train"]["examples"], 300);
     assert!(lines.iter().any(|line| line["event"] == "progress"));
-    let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    let report = json(&report);
     let stages: Vec<&str> = report["stages"]
         .as_array()
         .unwrap()
@@ -152,16 +119,7 @@ fn exit_codes_tell_failure_wrong_usage_and_skipped_records() {
     let from = ["build", "cifar10", "--from", empty.path().to_str().unwrap()];
     let (_, err) = expect(prep(&catalog, &from).output().unwrap(), 1);
     assert!(err.contains("is empty") && err.contains("hint: "), "{err}");
-    change_tar_gz(
-        source_folder("cifar10").join(ARCHIVE),
-        empty.path().join(ARCHIVE),
-        |name, content| {
-            if name.ends_with("test_batch.bin") {
-                content[0] = 99;
-            }
-            true
-        },
-    );
+    damaged(empty.path());
     let from = [
         "build",
         "cifar10",
@@ -326,46 +284,12 @@ fn eight_builds_at_once_make_one_version() {
     assert!(no_staging(home.path()));
 }
 
-/// A small file system of its own, where the system lets us make one.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount(kilobytes: u32) -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let options = format!("size={kilobytes}k");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
-            .arg(folder.path())
-            .stderr(Stdio::null())
-            .status();
-        mounted
-            .is_ok_and(|status| status.success())
-            .then_some(Self(folder))
-    }
-
-    fn resize(&self, kilobytes: u32) {
-        let options = format!("remount,size={kilobytes}k");
-        let status = Command::new("mount")
-            .args(["-o", &options])
-            .arg(self.0.path())
-            .status();
-        assert!(status.unwrap().success());
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn a_full_disk_is_told_and_the_build_goes_on_when_there_is_room() {
     let Some(disk) = SmallDisk::mount(200) else {
-        eprintln!("SKIPPED: no small file system can be mounted here");
         return;
     };
-    let catalog = disk.0.path().join("c");
+    let catalog = disk.path().join("c");
     // Too little by far: refused before any work.
     let (_, err) = expect(build(&catalog, &[]).output().unwrap(), 1);
     assert!(
@@ -392,31 +316,30 @@ fn a_full_disk_is_told_and_the_build_goes_on_when_there_is_room() {
 #[test]
 fn the_room_that_counts_is_that_of_the_output() {
     let (Some(small), Some(large)) = (SmallDisk::mount(200), SmallDisk::mount(20_000)) else {
-        eprintln!("SKIPPED: no small file system can be mounted here");
         return;
     };
     let arguments = |catalog: &Path, data: &Path| {
         let mut command = build(catalog, &["--data-dir", data.to_str().unwrap()]);
         // Where temporary files would go is no matter either.
-        command.env("TMPDIR", small.0.path());
+        command.env("TMPDIR", small.path());
         command
     };
-    let (small_catalog, large_catalog) = (small.0.path().join("c"), large.0.path().join("c"));
+    let (small_catalog, large_catalog) = (small.path().join("c"), large.path().join("c"));
     let (_, err) = expect(
-        arguments(&large_catalog, &small.0.path().join("d"))
+        arguments(&large_catalog, &small.path().join("d"))
             .output()
             .unwrap(),
         1,
     );
     assert!(
-        err.contains("not enough room") && err.contains(small.0.path().to_str().unwrap()),
+        err.contains("not enough room") && err.contains(small.path().to_str().unwrap()),
         "{err}"
     );
     expect(
-        arguments(&small_catalog, &large.0.path().join("d"))
+        arguments(&small_catalog, &large.path().join("d"))
             .output()
             .unwrap(),
         0,
     );
-    assert!(large.0.path().join("d/cifar10/3.0.2").exists());
+    assert!(large.path().join("d/cifar10/3.0.2").exists());
 }

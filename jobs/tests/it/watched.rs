@@ -5,46 +5,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use prep_testing::archive::change_tar_gz;
 use prep_testing::server::{Fault, FileServer};
-use prep_testing::{assert_same_folder, source_folder};
+use prep_testing::{SmallDisk, assert_same_folder, source_folder};
 use serde_json::Value;
 
-const ARCHIVE: &str = "cifar-10-binary.tar.gz";
-
-fn prep(catalog: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_prep"));
-    command
-        .args(arguments)
-        .env("PREP_CATALOG", catalog)
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
-}
-
-fn build(catalog: &Path, from: &str, more: &[&str]) -> Command {
-    let mut arguments = vec!["build", "cifar10", "--no-checksum", "--from", from];
-    arguments.extend(more);
-    prep(catalog, &arguments)
-}
-
-fn golden() -> String {
-    source_folder("cifar10").to_str().unwrap().to_owned()
-}
-
-#[track_caller]
-fn expect(output: Output, code: i32) -> (String, String) {
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    let (found, out, err) = (output.status.code(), text(output.stdout), text(output.stderr));
-    assert_eq!(found, Some(code), "stdout: {out}\nstderr: {err}");
-    (out, err)
-}
-
-fn json(path: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
-}
+use crate::command::{build_from, damaged, expect, golden, json, json_lines, prep};
 
 fn send(child: &Child, signal: &str) {
     let sent = Command::new("kill")
@@ -52,21 +17,6 @@ fn send(child: &Child, signal: &str) {
         .status()
         .unwrap();
     assert!(sent.success());
-}
-
-/// The golden archive with a record that is damaged.
-fn damaged(folder: &Path) -> String {
-    change_tar_gz(
-        source_folder("cifar10").join(ARCHIVE),
-        folder.join(ARCHIVE),
-        |name, content| {
-            if name.ends_with("test_batch.bin") {
-                content[0] = 99;
-            }
-            true
-        },
-    );
-    folder.to_str().unwrap().to_owned()
 }
 
 /// Checks that the spans of every thread nest, and gives their names.
@@ -114,7 +64,7 @@ fn a_trace_has_every_stage_and_is_whole_also_when_the_build_fails() {
         "2",
     ];
     let catalog = home.path().join("c");
-    let (_, err) = expect(build(&catalog, &golden(), &more).output().unwrap(), 0);
+    let (_, err) = expect(build_from(&catalog, &golden(), &more).output().unwrap(), 0);
     let names = spans(&trace);
     for name in [
         "build cifar10",
@@ -151,7 +101,9 @@ fn a_trace_has_every_stage_and_is_whole_also_when_the_build_fails() {
     let other = tempfile::tempdir().unwrap();
     let catalog = home.path().join("d");
     let (_, err) = expect(
-        build(&catalog, &damaged(other.path()), &more).output().unwrap(),
+        build_from(&catalog, &damaged(other.path()), &more)
+            .output()
+            .unwrap(),
         1,
     );
     assert!(err.contains("test_batch.bin, record 0"), "{err}");
@@ -182,7 +134,7 @@ fn a_trace_has_every_stage_and_is_whole_also_when_the_build_fails() {
 
     let skip = [&more[..], &["--on-error", "skip"]].concat();
     let (_, err) = expect(
-        build(&catalog, other.path().to_str().unwrap(), &skip)
+        build_from(&catalog, other.path().to_str().unwrap(), &skip)
             .output()
             .unwrap(),
         3,
@@ -203,15 +155,12 @@ fn a_trace_has_every_stage_and_is_whole_also_when_the_build_fails() {
 fn machines_get_one_object_a_line() {
     let home = tempfile::tempdir().unwrap();
     let (out, _) = expect(
-        build(home.path(), &golden(), &["--json", "--workers", "2"])
+        build_from(home.path(), &golden(), &["--json", "--workers", "2"])
             .output()
             .unwrap(),
         0,
     );
-    let lines: Vec<Value> = out
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let lines = json_lines(&out);
     let mut done = 0;
     for line in &lines {
         match line["event"].as_str().unwrap() {
@@ -255,7 +204,10 @@ fn machines_get_one_object_a_line() {
 fn a_build_is_drawn_and_nothing_is_written() {
     let home = tempfile::tempdir().unwrap();
     let catalog = home.path().join("c");
-    let (out, err) = expect(build(&catalog, &golden(), &["--explain"]).output().unwrap(), 0);
+    let (out, err) = expect(
+        build_from(&catalog, &golden(), &["--explain"]).output().unwrap(),
+        0,
+    );
     assert_eq!(err, "");
     for line in [
         "build cifar10:3.0.2",
@@ -269,7 +221,9 @@ fn a_build_is_drawn_and_nothing_is_written() {
         assert!(out.contains(line), "no `{line}`: {out}");
     }
     let (out, _) = expect(
-        build(&catalog, &golden(), &["--explain=dot"]).output().unwrap(),
+        build_from(&catalog, &golden(), &["--explain=dot"])
+            .output()
+            .unwrap(),
         0,
     );
     assert!(
@@ -277,7 +231,7 @@ fn a_build_is_drawn_and_nothing_is_written() {
         "{out}"
     );
     let (out, _) = expect(
-        build(&catalog, &golden(), &["--explain", "--json"])
+        build_from(&catalog, &golden(), &["--explain", "--json"])
             .output()
             .unwrap(),
         0,
@@ -289,11 +243,16 @@ fn a_build_is_drawn_and_nothing_is_written() {
     );
     assert!(!catalog.exists());
     // What is there already makes no difference.
-    expect(build(&catalog, &golden(), &[]).output().unwrap(), 0);
-    let (out, _) = expect(build(&catalog, &golden(), &["--explain"]).output().unwrap(), 0);
+    expect(build_from(&catalog, &golden(), &[]).output().unwrap(), 0);
+    let (out, _) = expect(
+        build_from(&catalog, &golden(), &["--explain"]).output().unwrap(),
+        0,
+    );
     assert!(out.contains("\nsort "), "{out}");
     expect(
-        build(&catalog, &golden(), &["--explain=png"]).output().unwrap(),
+        build_from(&catalog, &golden(), &["--explain=png"])
+            .output()
+            .unwrap(),
         2,
     );
 }
@@ -311,7 +270,7 @@ fn a_server_with_bad_moments_is_asked_again_and_that_is_counted() {
     let server = FileServer::start(source_folder("cifar10"), script);
     let more = ["--report", report.to_str().unwrap()];
     let catalog = home.path().join("c");
-    let (_, err) = expect(build(&catalog, &server.url(""), &more).output().unwrap(), 0);
+    let (_, err) = expect(build_from(&catalog, &server.url(""), &more).output().unwrap(), 0);
     assert_eq!(server.requests().len(), 5);
     assert_eq!(json(&report)["retries"], 4);
     assert!(
@@ -323,7 +282,7 @@ fn a_server_with_bad_moments_is_asked_again_and_that_is_counted() {
     for status in [403, 404, 410] {
         let server = FileServer::start(source_folder("cifar10"), [Fault::Status(status)]);
         let catalog = home.path().join("d");
-        let (_, err) = expect(build(&catalog, &server.url(""), &[]).output().unwrap(), 1);
+        let (_, err) = expect(build_from(&catalog, &server.url(""), &[]).output().unwrap(), 1);
         assert!(err.contains(&format!("the server says {status}")), "{err}");
         assert_eq!(server.requests().len(), 1);
     }
@@ -336,7 +295,7 @@ fn waiting(
     wrap: Option<&str>,
 ) -> (Child, FileServer, BufReader<std::process::ChildStderr>) {
     let server = FileServer::start(source_folder("cifar10"), [Fault::Busy(3600)]);
-    let mut command = build(catalog, &server.url(""), more);
+    let mut command = build_from(catalog, &server.url(""), more);
     if let Some(shell) = wrap {
         let mut words = vec![
             "-c".to_owned(),
@@ -407,7 +366,7 @@ fn closed_outputs_stop_nothing() {
     let home = tempfile::tempdir().unwrap();
     for (index, more) in [&[][..], &["--json"]].into_iter().enumerate() {
         let catalog = home.path().join(index.to_string());
-        let mut child = build(&catalog, &golden(), more).spawn().unwrap();
+        let mut child = build_from(&catalog, &golden(), more).spawn().unwrap();
         drop((child.stdout.take(), child.stderr.take()));
         assert_eq!(child.wait().unwrap().code(), Some(0));
         assert!(catalog.join("data/cifar10/3.0.2").exists());
@@ -421,7 +380,7 @@ fn plain_lines_come_while_a_stage_runs() {
     // A server that sends half the file and then nothing.
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = format!("http://{}/", listener.local_addr().unwrap());
-    let mut child = build(home.path(), &address, &[]).spawn().unwrap();
+    let mut child = build_from(home.path(), &address, &[]).spawn().unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     stream
         .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2000000\r\n\r\n\x1f\x8b")
@@ -441,36 +400,6 @@ fn plain_lines_come_while_a_stage_runs() {
     assert_eq!(child.wait().unwrap().code(), Some(1));
 }
 
-/// A small file system of its own, where the system lets us make one.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount(kilobytes: u32) -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let options = format!("size={kilobytes}k");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
-            .arg(folder.path())
-            .stderr(Stdio::null())
-            .status();
-        let mounted = mounted.is_ok_and(|status| status.success());
-        if !mounted {
-            eprintln!("SKIPPED: no small file system can be mounted here");
-        }
-        mounted.then_some(Self(folder))
-    }
-
-    fn path(&self) -> PathBuf {
-        self.0.path().to_owned()
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn room_is_looked_for_where_the_output_goes() {
     let Some(disk) = SmallDisk::mount(200) else {
@@ -478,7 +407,7 @@ fn room_is_looked_for_where_the_output_goes() {
     };
     // A small disk below the current folder and the one for temporary files means nothing.
     let home = tempfile::tempdir().unwrap();
-    let mut command = build(&home.path().join("c"), &golden(), &[]);
+    let mut command = build_from(&home.path().join("c"), &golden(), &[]);
     command.current_dir(disk.path()).env("TMPDIR", disk.path());
     expect(command.output().unwrap(), 0);
     // And it does below the output, however large the one of the catalog is.

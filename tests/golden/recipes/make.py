@@ -15,21 +15,18 @@ tifffile for the rest. The builder classes are TFDS's; only their download addre
                        {"bytes": LENGTH, "sha256": of them}, {"png": [height, width, channels], "sha256": of the pixels},
                        {"jpeg": [height, width, channels], "pixels": BASE64}
 """
-import contextlib
-import functools
 import hashlib
-import http.server
-import importlib.metadata
 import io
 import json
 import os
 import sys
 import tarfile
-import tempfile
-import threading
 import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+import common
+
 # (dataset, config) and the splits in TFDS's order.
 CASES = [
     ("beans", None),
@@ -301,20 +298,6 @@ def archives():
 # -- what TFDS makes of them ------------------------------------------------------------------------------------------------
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-
-@contextlib.contextmanager
-def server(folder):
-    handler = functools.partial(Quiet, directory=folder)
-    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{httpd.server_address[1]}"
-    httpd.shutdown()
-
-
 def redirect(url):
     """Points the builders' addresses at `url`."""
     import tensorflow_datasets as tfds
@@ -368,7 +351,6 @@ def feature(name, dataset, key, value):
 def golden(dataset, config, out):
     import tensorflow as tf
     import tensorflow_datasets as tfds
-    from array_record.python.array_record_module import ArrayRecordReader
     from tensorflow_datasets.core import shuffle
 
     keys, add = {}, shuffle.Shuffler.add
@@ -379,32 +361,16 @@ def golden(dataset, config, out):
 
     shuffle.Shuffler.add = noted
     builder = tfds.builder(f"{dataset}/{config}" if config else dataset, data_dir=out, file_format="array_record")
-    builder.download_and_prepare(
-        download_config=tfds.download.DownloadConfig(
-            compute_stats=tfds.download.ComputeStatsMode.SKIP, force_checksums_validation=False
-        )
-    )
+    result = common.prepare(builder)
     shuffle.Shuffler.add = add
-    folder = str(builder.data_path)
-    texts = sorted(f for f in os.listdir(folder) if f.endswith((".json", ".labels.txt")))
-    packages = ("tensorflow-datasets", "tensorflow-cpu", "array_record")
-    result = {
-        "versions": {name: importlib.metadata.version(name) for name in packages},
-        "version": str(builder.version),
-        "files": {f: open(os.path.join(folder, f), encoding="utf-8").read() for f in texts},
-        "splits": {},
-    }
     for split, info in builder.info.splits.items():
-        positions, shards = [], []
-        for path, length in zip(info.filenames, info.shard_lengths):
-            shards.append({"path": os.path.basename(path), "records": length})
-            reader = ArrayRecordReader(os.path.join(folder, path))
-            for record in reader.read_all():
-                (key,) = keys[record]
-                features = tf.train.Example.FromString(record).features.feature
-                row = {name: feature(name, dataset, key, features[name]) for name in sorted(features)}
-                positions.append({"key": key, "features": row})
-            reader.close()
+        positions = []
+        shards, contents = common.shards(builder, info)
+        for record in (record for shard in contents for record in shard):
+            (key,) = keys[record]
+            features = tf.train.Example.FromString(record).features.feature
+            row = {name: feature(name, dataset, key, features[name]) for name in sorted(features)}
+            positions.append({"key": key, "features": row})
         result["splits"][split] = {"shards": shards, "positions": positions}
     return result
 
@@ -418,9 +384,7 @@ def as_text(value):
         rows = ",\n".join("    " + json.dumps(row, ensure_ascii=False) for row in split["positions"])
         shards = json.dumps(split["shards"])
         parts.append(f'  {json.dumps(name)}: {{\n   "shards": {shards},\n   "positions": [\n{rows}\n   ]\n  }}')
-    text = head.replace('"splits": 0', '"splits": {\n' + ",\n".join(parts) + "\n }") + "\n"
-    assert json.loads(text) == value
-    return text
+    return head.replace('"splits": 0', '"splits": {\n' + ",\n".join(parts) + "\n }") + "\n"
 
 
 def main():
@@ -430,25 +394,9 @@ def main():
     if command not in ("golden", "--check"):
         sys.exit(__doc__)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import tensorflow_datasets as tfds
-
-    tfds.disable_progress_bar()
-    with server(HERE) as url, tempfile.TemporaryDirectory() as out:
-        redirect(url)
-        for dataset, config in CASES:
-            name = f"{dataset}-{config}" if config else dataset
-            found, path = golden(dataset, config, out), os.path.join(HERE, name + ".json")
-            if command == "golden":
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(as_text(found))
-                print(f"{name}: written")
-                continue
-            with open(path, encoding="utf-8") as file:
-                wanted = json.load(file)
-            found.pop("versions"), wanted.pop("versions")
-            if found != wanted:
-                sys.exit(f"{name}: TFDS builds something else than {path} says")
-            print(f"{name}: as in the golden file")
+    names = [f"{dataset}-{config}" if config else dataset for dataset, config in CASES]
+    cases = [(os.path.join(HERE, name + ".json"), case) for name, case in zip(names, CASES)]
+    common.run(HERE, redirect, cases, golden, as_text, check=command == "--check")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What goes wrong with one answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +33,14 @@ pub enum Fault {
     Garble(usize),
     /// The connection closes before anything is sent.
     Close,
+    /// The connection is reset before anything is sent.
+    Reset,
+    /// The right answer, after so many milliseconds.
+    Slow(u64),
+    /// Half of what was asked for, told as if that was all of it.
+    Short,
+    /// Half of the body, and then nothing for as long as the client stays.
+    Stall,
 }
 
 /// A request that came in.
@@ -43,6 +52,10 @@ pub struct Request {
     pub path: String,
     /// First byte asked for by a `Range: bytes=N-` header.
     pub range_start: Option<u64>,
+    /// Last byte asked for, as in `Range: bytes=N-M`.
+    pub range_last: Option<u64>,
+    /// Bytes asked for from the end, as in `Range: bytes=-N`.
+    pub range_suffix: Option<u64>,
 }
 
 /// A running server; stops when dropped.
@@ -133,6 +146,8 @@ impl Shared {
         lock(&self.requests).push(request.clone());
         match &fault {
             Fault::Close => return stream.shutdown(Shutdown::Both),
+            Fault::Reset => return socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)),
+            Fault::Slow(milliseconds) => std::thread::sleep(Duration::from_millis(*milliseconds)),
             Fault::Status(status) => {
                 return send(&mut stream, &request, *status, &[], b"no luck this time\n", None);
             }
@@ -166,26 +181,41 @@ impl Shared {
         if let Fault::Garble(offset) = fault {
             data.iter_mut().skip(offset).for_each(|byte| *byte = !*byte);
         }
+        let length = data.len() as u64;
+        let start = match request.range_suffix {
+            Some(suffix) if length > 0 => Some(length.saturating_sub(suffix)),
+            _ => request.range_start,
+        };
+        let mut end = request
+            .range_last
+            .map_or(length, |last| last.saturating_add(1).min(length));
+        if fault == Fault::Short {
+            let start = start.unwrap_or(0).min(end);
+            end = start + (end - start) / 2;
+        }
         let cut = match fault {
             Fault::CutAfter(bytes) => Some(bytes),
+            Fault::Stall => Some((end - start.unwrap_or(0).min(end)) as usize / 2),
             _ => None,
         };
-        match request.range_start {
+        let sent = match start {
             Some(start) if fault != Fault::IgnoreRange => {
-                if start >= data.len() as u64 {
+                if start >= end {
                     headers.push(format!("Content-Range: bytes */{}", data.len()));
                     return send(&mut stream, &request, 416, &headers, b"", None);
                 }
-                headers.push(format!(
-                    "Content-Range: bytes {start}-{}/{}",
-                    data.len() - 1,
-                    data.len()
-                ));
-                let body = &data[usize::try_from(start).expect("the file is in memory")..];
+                headers.push(format!("Content-Range: bytes {start}-{}/{}", end - 1, data.len()));
+                // The file is in memory, so its offsets fit.
+                let body = &data[start as usize..end as usize];
                 send(&mut stream, &request, 206, &headers, body, cut)
             }
-            _ => send(&mut stream, &request, 200, &headers, &data, cut),
+            _ => send(&mut stream, &request, 200, &headers, &data[..end as usize], cut),
+        };
+        if fault == Fault::Stall {
+            // Until the client hangs up.
+            return stream.read(&mut [0]).map(drop);
         }
+        sent.and_then(|()| stream.shutdown(Shutdown::Write))
     }
 }
 
@@ -199,6 +229,8 @@ fn read_request(stream: &TcpStream) -> io::Result<Option<Request>> {
         method: words.next().unwrap_or_default().to_owned(),
         path: words.next().unwrap_or_default().to_owned(),
         range_start: None,
+        range_last: None,
+        range_suffix: None,
     };
     for line in lines {
         let line = line?;
@@ -206,7 +238,11 @@ fn read_request(stream: &TcpStream) -> io::Result<Option<Request>> {
             return Ok(Some(request));
         }
         if let Some(range) = line.to_ascii_lowercase().strip_prefix("range: bytes=") {
-            request.range_start = range.split('-').next().and_then(|start| start.parse().ok());
+            let (start, last) = range.split_once('-').unwrap_or((range, ""));
+            (request.range_start, request.range_last) = (start.parse().ok(), last.parse().ok());
+            if start.is_empty() {
+                request.range_suffix = request.range_last.take();
+            }
         }
     }
     Ok(None)
@@ -231,19 +267,20 @@ fn send(
     if request.method != "HEAD" {
         stream.write_all(&body[..cut.unwrap_or(body.len()).min(body.len())])?;
     }
-    stream.flush()?;
-    stream.shutdown(Shutdown::Write)
+    stream.flush()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-
     use super::*;
 
     fn get(server: &FileServer, name: &str, range: Option<u64>) -> (u16, Vec<u8>) {
+        get_range(server, name, range.map(|start| format!("{start}-")))
+    }
+
+    fn get_range(server: &FileServer, name: &str, range: Option<String>) -> (u16, Vec<u8>) {
         let mut stream = TcpStream::connect(server.address).unwrap();
-        let range = range.map_or(String::new(), |start| format!("Range: bytes={start}-\r\n"));
+        let range = range.map_or(String::new(), |range| format!("Range: bytes={range}\r\n"));
         write!(stream, "GET /{name} HTTP/1.1\r\nHost: localhost\r\n{range}\r\n").unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
@@ -267,6 +304,9 @@ mod tests {
             Fault::Garble(8),
             Fault::Close,
             Fault::Busy(7),
+            Fault::Slow(1),
+            Fault::None,
+            Fault::Short,
         ];
         let server = FileServer::start(folder.path(), script);
         assert_eq!(get(&server, "file", None), (200, b"0123456789".to_vec()));
@@ -280,10 +320,22 @@ mod tests {
         );
         assert_eq!(get(&server, "file", None), (0, Vec::new()));
         assert_eq!(get(&server, "file", None).0, 429);
+        assert_eq!(
+            get_range(&server, "file", Some("2-4".into())),
+            (206, b"234".to_vec())
+        );
+        assert_eq!(
+            get_range(&server, "file", Some("-3".into())),
+            (206, b"789".to_vec())
+        );
+        assert_eq!(
+            get_range(&server, "file", Some("2-5".into())),
+            (206, b"23".to_vec())
+        );
         assert_eq!(get(&server, "file", Some(10)).0, 416);
         assert_eq!(get(&server, "other", None).0, 404);
         assert_eq!(server.faults_left(), 0);
         assert_eq!(server.requests()[2].range_start, Some(3));
-        assert_eq!(server.requests().len(), 10);
+        assert_eq!(server.requests().len(), 13);
     }
 }
