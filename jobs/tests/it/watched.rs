@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use prep_testing::server::{Fault, FileServer};
 use prep_testing::{SmallDisk, assert_same_folder, source_folder};
 use serde_json::Value;
 
-use crate::command::{build_from, damaged, expect, golden, json, json_lines, prep};
+use crate::command::{build_from, damaged, expect, golden, json, json_lines};
 
 fn send(child: &Child, signal: &str) {
     let sent = Command::new("kill")
@@ -413,7 +413,7 @@ fn room_is_looked_for_where_the_output_goes() {
     // And it does below the output, however large the one of the catalog is.
     let data = disk.path().join("data");
     let (_, err) = expect(
-        build(
+        build_from(
             &home.path().join("d"),
             &golden(),
             &["--data-dir", data.to_str().unwrap()],
