@@ -4,6 +4,5 @@ mod bugs;
 mod builds;
 mod cluster;
 mod convert;
-mod faults;
 mod files;
 mod load;
