@@ -2,7 +2,8 @@
 //!
 //! There is no server. A [`Catalog`] is objects in a store, one log for each dataset, and a commit is one put-if-absent of the next
 //! number in it; see [`catalog`] for the layout and the costs. [`DatasetName`] is what users write, [`Catalog::resolve`] turns it
-//! into a [`Resolved`]: a folder, and a [`Manifest`] whose hash the log vouches for.
+//! into a [`Resolved`]: a folder, and a [`Manifest`] whose hash the log vouches for. `CATALOG.md` beside this crate is for those who use a catalog in a
+//! team: stores, tags, `gc`, and how versions share shards.
 //!
 //! ```
 //! use prep_catalog::{Catalog, DatasetName};

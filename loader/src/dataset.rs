@@ -1,13 +1,13 @@
 //! A split of a dataset with random access: indices to records to rows.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use prep_catalog::manifest::{MANIFEST_FILE, Manifest};
-use prep_formats::array_record::{Reader, Scratch};
+use prep_formats::array_record::{Reader, RecordBatch, Scratch};
 use prep_formats::columns::{Batch, BatchDecoder, ColumnSpec, Images};
 use prep_formats::features::Features;
 use prep_formats::store::{self, Location};
@@ -21,6 +21,8 @@ use crate::tfds::{self, ShardFormat};
 const MAX_OPEN_SHARDS: usize = 4_096;
 /// Readers that a reading thread keeps at hand without asking the dataset.
 const NEAR_READERS: usize = 64;
+/// Shards of an object store that are read at the same time, each with up to 16 requests in flight.
+const SHARDS_AT_ONCE: usize = 8;
 /// How many rows ahead the records are fetched into the processor's caches. Measured on 2 KB records: 4 to 16 are alike.
 const ROWS_AHEAD: usize = 8;
 
@@ -113,6 +115,20 @@ impl ShardReader {
 struct RecordScratch {
     array_record: Scratch,
     tfrecord: Vec<u8>,
+}
+
+/// Records that were read together.
+struct Fetched {
+    batches: Vec<RecordBatch>,
+    /// Batch and position in it of each record asked for.
+    rows: Vec<(usize, usize)>,
+}
+
+impl Fetched {
+    fn record(&self, row: usize) -> &[u8] {
+        let (batch, position) = self.rows[row];
+        self.batches[batch].get(position).unwrap_or_default()
+    }
 }
 
 /// Where a record is stored.
@@ -384,6 +400,18 @@ impl Dataset {
         mut visit: impl FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         self.in_context(|context| {
+            if self.inner.folder.as_path().is_none() {
+                let places: Vec<Place> = indices
+                    .iter()
+                    .map(|index| self.place(*index))
+                    .collect::<Result<_>>()?;
+                if let Some(fetched) = self.fetch(&places) {
+                    for (row, &index) in indices.iter().enumerate() {
+                        visit(index, fetched.record(row))?;
+                    }
+                    return Ok(());
+                }
+            }
             for &index in indices {
                 let place = self.place(index)?;
                 self.near_reader(place.shard, &mut context.near)?;
@@ -480,6 +508,62 @@ impl Dataset {
         Ok(self.inner.features.select(columns)?)
     }
 
+    /// The records at these places, read together where they lie in an object store: those of a shard in one go, near ones in one request, and some
+    /// shards at the same time. `None` for local shards, of which each record is read by itself; and where something went wrong, so that
+    /// reading one by one tells where.
+    fn fetch(&self, places: &[Place]) -> Option<Fetched> {
+        if self.inner.folder.as_path().is_some() || self.inner.format != ShardFormat::ArrayRecord {
+            return None;
+        }
+        let mut groups: Vec<(usize, Vec<u64>)> = Vec::new();
+        let mut group_of = HashMap::new();
+        let mut rows = Vec::with_capacity(places.len());
+        for place in places {
+            let group = *group_of.entry(place.shard).or_insert_with(|| {
+                groups.push((place.shard, Vec::new()));
+                groups.len() - 1
+            });
+            rows.push((group, groups[group].1.len()));
+            groups[group].1.push(place.record);
+        }
+        let next = AtomicUsize::new(0);
+        let slots: Vec<Mutex<Option<RecordBatch>>> = groups.iter().map(|_| Mutex::new(None)).collect();
+        let work = || {
+            let mut scratch = Scratch::default();
+            while let Some((group, (shard, records))) = {
+                let group = next.fetch_add(1, Ordering::Relaxed);
+                groups.get(group).map(|found| (group, found))
+            } {
+                let mut batch = RecordBatch::default();
+                let read = match self.reader(*shard) {
+                    Ok(ShardReader::ArrayRecord(reader)) => {
+                        reader.read(records, &mut batch, &mut scratch).is_ok()
+                    }
+                    _ => false,
+                };
+                if !read {
+                    next.store(groups.len(), Ordering::Relaxed);
+                    return;
+                }
+                *lock(&slots[group]) = Some(batch);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..groups.len().min(SHARDS_AT_ONCE) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let batches: Option<Vec<RecordBatch>> = slots
+            .into_iter()
+            .map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner))
+            .collect();
+        Some(Fetched {
+            batches: batches?,
+            rows,
+        })
+    }
+
     /// Decodes rows into an empty batch, in the order of the indices. `false`: `stop` was set, and the batch is not whole.
     pub(crate) fn read_rows(
         &self,
@@ -500,6 +584,17 @@ impl Dataset {
         places.clear();
         for &index in indices {
             places.push(self.place(index)?);
+        }
+        if let Some(fetched) = self.fetch(places) {
+            for (row, &place) in places.iter().enumerate() {
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(false);
+                }
+                decoder
+                    .push(fetched.record(row), batch)
+                    .map_err(|error| self.record_error(place, error))?;
+            }
+            return Ok(true);
         }
         for (row, &place) in places.iter().enumerate() {
             if stop.load(Ordering::Relaxed) {

@@ -1,8 +1,12 @@
 """Catalogs and datasets in object stores: real store servers, started here from their packages."""
+import base64
 import concurrent.futures
 import contextlib
 import functools
+import hashlib
+import hmac
 import http.server
+import io
 import json
 import os
 import pathlib
@@ -345,8 +349,6 @@ def test_a_catalog_is_read_from_a_web_server(store, tmp_path):
             self.send_header("Content-Length", str(len(data)))
             self.send_header("Last-Modified", "Mon, 30 Nov 2026 00:00:00 GMT")
             self.end_headers()
-            import io
-
             return io.BytesIO(data)
 
     handler = functools.partial(Quiet, directory=str(moved))
@@ -381,3 +383,69 @@ def test_a_name_costs_a_handful_of_requests(store):
     catalog = [path for _, path in requests if "/log/" in path or "/checkpoints/" in path or path.endswith("prep.json")]
     assert len(catalog) <= 12, catalog
     assert not [path for _, path in requests if "list-type" in path], requests
+
+
+AZURITE = "azurite@3.37.0"
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+def put_container(url, name):
+    """Makes a container, signed with azurite's published key."""
+    date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
+    headers = {"x-ms-date": date, "x-ms-version": "2021-08-06"}
+    signed = "PUT\n\n\n\n\n\n\n\n\n\n\n\n" + "".join(f"{key}:{value}\n" for key, value in sorted(headers.items()))
+    signed += f"/devstoreaccount1/devstoreaccount1/{name}\nrestype:container"
+    digest = hmac.new(base64.b64decode(AZURITE_KEY), signed.encode(), hashlib.sha256).digest()
+    headers["Authorization"] = f"SharedKey devstoreaccount1:{base64.b64encode(digest).decode()}"
+    headers["Content-Length"] = "0"
+    urllib.request.urlopen(urllib.request.Request(f"{url}/{name}?restype=container", method="PUT", headers=headers))
+
+
+def test_azure_by_its_emulator(prep_command, tmp_path):
+    """azurite comes from npm; without npm, or where it cannot be installed, this is left out."""
+    npm = shutil.which("npm")
+    if not npm:
+        pytest.skip("needs npm")
+    place = pathlib.Path(__file__).resolve().parent.parent.parent / "target" / "azurite"
+    program = place / "node_modules" / ".bin" / "azurite-blob"
+    if not program.exists():
+        command = [npm, "install", "--no-audit", "--no-fund", "--silent", "--prefix", place, AZURITE]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("npm cannot install azurite")
+    port = free_port()
+    server = subprocess.Popen(
+        [program, "--blobPort", str(port), "--location", tmp_path, "--silent", "--skipApiVersionCheck"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_for(port, server)
+        url = f"http://127.0.0.1:{port}/devstoreaccount1"
+        put_container(url, "team")
+        environment = {
+            **prep_command.environment,
+            "PREP_HOME": str(tmp_path / "home"),
+            "PREP_CATALOG": "az://team/catalog",
+            "AZURE_STORAGE_USE_EMULATOR": "true",
+            "AZURITE_BLOB_STORAGE_URL": f"http://127.0.0.1:{port}",
+        }
+
+        def run(*arguments, code=0):
+            command = [prep_command.binary, *map(str, arguments)]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            assert done.returncode == code, f"{arguments}: {done.stdout[-1000:]}\n{done.stderr[-3000:]}"
+            return done.stdout
+
+        run("build", "mnist", "--from", GOLDEN / "mnist", "--no-checksum")
+        with concurrent.futures.ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(lambda writer: run("tag", "mnist", f"w{writer}"), range(WRITERS)))
+        assert len(json.loads(run("show", "mnist", "--json"))["tags"]) == WRITERS
+        run("verify", "mnist")
+        run("load", "mnist", "--batch", "16")
+        run("rm", "mnist")
+        run("gc", "--older-than", "0s", "--delete")
+        run("show", "mnist", code=1)
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait()

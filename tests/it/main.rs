@@ -2,6 +2,7 @@
 
 mod bugs;
 mod builds;
+mod catalog;
 mod cluster;
 mod convert;
 mod files;
