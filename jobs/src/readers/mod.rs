@@ -42,7 +42,7 @@ enum Reader {
     Pets(pets::Pets),
     Stl10(stl10::Stl10),
     Imagenet(imagenet::Imagenet),
-    Rows(rows::Table),
+    Rows(Box<rows::Table>),
 }
 
 impl RecipeBuilder {
@@ -56,7 +56,9 @@ impl RecipeBuilder {
             ReaderSpec::OxfordPets => Reader::Pets(pets::Pets::new(&recipe)),
             ReaderSpec::Stl10 { .. } => Reader::Stl10(stl10::Stl10::new(&recipe)),
             ReaderSpec::Imagenet { .. } => Reader::Imagenet(imagenet::Imagenet::new(&recipe)),
-            ReaderSpec::Rows(spec) => Reader::Rows(rows::Table::new(spec, &recipe.spec, &recipe.files)),
+            ReaderSpec::Rows(spec) => {
+                Reader::Rows(Box::new(rows::Table::new(spec, &recipe.spec, &recipe.files)))
+            }
         };
         Self { recipe, reader }
     }
@@ -106,7 +108,7 @@ impl Builder for RecipeBuilder {
         recipe.spec.sources = sources;
         Ok(Some(Arc::new(Self {
             recipe,
-            reader: Reader::Rows(table),
+            reader: Reader::Rows(Box::new(table)),
         })))
     }
 
@@ -126,7 +128,7 @@ impl Builder for RecipeBuilder {
         recipe.spec.features = features;
         Ok(Arc::new(Self {
             recipe,
-            reader: Reader::Rows(table),
+            reader: Reader::Rows(Box::new(table)),
         }))
     }
 

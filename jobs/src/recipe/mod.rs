@@ -211,7 +211,7 @@ pub enum ReaderSpec {
     /// The two archives of the Oxford-IIIT pets: pictures and annotations.
     OxfordPets,
     /// Tables, records and files of one's own.
-    Rows(RowsSpec),
+    Rows(Box<RowsSpec>),
 }
 
 /// What becomes of a file's contents.

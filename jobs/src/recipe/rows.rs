@@ -269,7 +269,7 @@ impl Checker<'_> {
         spec.splits = splits;
         Ok(Recipe {
             spec,
-            reader: ReaderSpec::Rows(RowsSpec {
+            reader: ReaderSpec::Rows(Box::new(RowsSpec {
                 kind: kind.to_owned(),
                 options,
                 declared,
@@ -287,7 +287,7 @@ impl Checker<'_> {
                     splits_at
                 },
                 supervised,
-            }),
+            })),
             files,
             texts: Vec::new(),
         })

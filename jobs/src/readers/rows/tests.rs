@@ -63,7 +63,7 @@ impl Home {
     }
 
     fn manifest(&self) -> Manifest {
-        Manifest::read(&Location::from_path(&self.data())).unwrap()
+        Manifest::read(&Location::from_path(self.data())).unwrap()
     }
 
     /// The records of a split in the order of the manifest, as text.
@@ -71,7 +71,7 @@ impl Home {
         let manifest = self.manifest();
         let mut rows = Vec::new();
         for shard in &manifest.split(split).unwrap().shards {
-            let reader = Reader::open(&self.data().join(&shard.path)).unwrap();
+            let reader = Reader::open(self.data().join(&shard.path)).unwrap();
             let mut scratch = Scratch::default();
             for index in 0..reader.num_records() {
                 let record = reader.record(index, &mut scratch).unwrap();
@@ -194,7 +194,7 @@ fn the_bytes_are_the_same_for_any_workers_and_memory() {
             let counts: Vec<u64> = outcome.splits.iter().map(|split| split.examples).collect();
             assert_eq!(counts.iter().sum::<u64>(), 500 * 21 - 60 - 1);
             assert!((2400..2850).contains(&counts[1]), "{counts:?}");
-            digests.push((layout, folder_digest(&home.data())));
+            digests.push((layout, folder_digest(home.data())));
         }
     }
     for layout in ["by-source", "tfds"] {
