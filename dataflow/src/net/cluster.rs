@@ -282,7 +282,8 @@ impl Cluster {
         Ok(value)
     }
 
-    /// Brings a value of each process to the leader, which gets them by process; the others get `None`. Up to 256 MiB each.
+    /// Brings a value of each process to the leader, which gets them by process; the others get `None`. Up to 256 MiB each. The leader then knows
+    /// what the processes [reported](Self::report) before.
     ///
     /// # Errors
     ///
@@ -291,6 +292,11 @@ impl Cluster {
         let shared = &self.0.shared;
         let call = shared.begin_call()?;
         if !self.is_leader() {
+            // What was reported before is known to the leader when it has the value, and not a heartbeat later.
+            let (number, report) = lock(&shared.report).clone();
+            if number > 0 {
+                shared.send(0, kind::REPORT, report.into())?;
+            }
             shared.send(0, kind::CALL, frame_call(call, Call::Gather, &value)?)?;
             return Ok(None);
         }

@@ -320,6 +320,23 @@ fn reports_reach_the_leader() {
     });
 }
 
+/// Without waiting for a heartbeat: what processes report last would be lost else.
+#[test]
+fn reports_from_before_a_gather_are_there_after_it() {
+    each(specs(3), |cluster| {
+        let cluster = cluster.unwrap();
+        for round in 0..50u8 {
+            cluster.report(vec![round, cluster.index() as u8]);
+            let gathered = cluster.gather(Vec::new()).unwrap();
+            if gathered.is_some() {
+                let wanted = (0..3).map(|process| Some(vec![round, process]));
+                assert_eq!(cluster.reports(), wanted.collect::<Vec<_>>());
+            }
+            cluster.barrier().unwrap();
+        }
+    });
+}
+
 /// What a job does wrong, and in which process.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {

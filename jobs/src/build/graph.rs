@@ -247,6 +247,8 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     watcher.thread().unpark();
     let _ = watcher.join();
     drop(watched);
+    // All that this process counted, before the leader asks how it ended.
+    let _ = monitor.overview();
     let translate = |error| translate(error, &ledger, &spec, &*names.0, &names.1);
     let counts = settle(
         &plan.team,

@@ -509,6 +509,8 @@ impl Conversion {
         }
         job.meter.finish();
         job.verify_meter.finish();
+        // All that this process counted, before the leader sums up.
+        let _ = request.monitor.overview();
         request.team.gather(job.names())?;
         request.team.hear()
     }
