@@ -111,7 +111,7 @@ bench-formats: bench-programs ## The part about formats alone: about 10 minutes 
 bench-quick: bench-programs ## All of it, one round over a fifth of the data or less: to see that it runs, not to quote
 	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK)-quick \
 		--fashion "$$(bench/fashion_mnist.sh $(CURDIR)/$(BENCH_WORK))" --rounds 1 --seconds 2 --epochs 4 --batch-images 2000 \
-		--texts 20000 --convert-texts 20000 --pictures 100 --formats-seconds 0.1
+		--texts 20000 --imagenet-pictures 1000 --convert-texts 20000 --pictures 100 --formats-seconds 0.1
 
 bench-programs: release wheel
 	$(CARGO) build --release --quiet --package prep-formats --example measure

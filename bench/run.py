@@ -4,11 +4,12 @@
 
 1. build: TFDS's cifar10 builder (after its imports) and `prep build cifar10`, from the same archive, in turn.
 2. load: shuffled decoded batches of 256 from the shards that `prep build` wrote: Grain pipelines and `prep load`, in turn.
-3. formats: reading and writing of records and examples: `prep-formats` and other libraries, in turn (see formats.py).
+3. imagenet: TFDS's imagenet2012 builder and `prep build imagenet2012` over archives of ImageNet's layout (see imagenet.py).
+4. formats: reading and writing of records and examples: `prep-formats` and other libraries, in turn (see formats.py).
 
 The answers are checked: counts, label sums and pixel sums of both builds are those of the archive. The parent needs only
 Python's standard library. Results go to WORK/results.json and
-WORK/formats.json.
+WORK/{imagenet,convert,formats}.json.
 """
 import argparse
 import json
@@ -23,6 +24,7 @@ import time
 
 import convert
 import formats
+import imagenet
 import meter
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -205,6 +207,8 @@ class Bench:
         head = {"machine": machine(self.args.python, self.args.prep), "rounds": self.args.rounds}
         if "build" in parts or "load" in parts:
             self.save("results.json", {**head, **self.datasets(parts)})
+        if "imagenet" in parts:
+            self.save("imagenet.json", {**head, "imagenet": imagenet.Imagenet(self.args, self.work).main()})
         if "convert" in parts:
             self.save("convert.json", {**head, "convert": convert.Convert(self.args, self.work).main()})
         if "formats" in parts:
@@ -268,7 +272,8 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=4.0, help="measured time of a Grain stream")
     parser.add_argument("--epochs", type=int, default=8, help="epochs of a prep load run")
     parser.add_argument("--batch-images", type=int, default=10_000, help="images in each of the archive's six batch files")
-    parser.add_argument("--parts", default="build,load,convert,formats")
+    parser.add_argument("--parts", default="build,load,imagenet,convert,formats")
+    parser.add_argument("--imagenet-pictures", type=int, default=17_000, help="pictures of 106 kB of the imagenet part")
     parser.add_argument("--convert-texts", type=int, default=1_000_000, help="texts of about 1 kB of the convert part")
     parser.add_argument("--texts", type=int, default=250_000, help="texts of about 1 kB of the formats part")
     parser.add_argument("--pictures", type=int, default=1_000, help="records of about 110 kB of the formats part")

@@ -24,12 +24,13 @@ use highway::{HighwayHash, HighwayHasher, Key};
 use sha2::{Digest, Sha256};
 
 /// Key of the record hash: the ASCII text `prep record hash, format 1      `, as four little-endian words. Ours: any fixed key does.
-const KEY: Key = Key([
+pub const RECORD_KEY: [u64; 4] = [
     u64::from_le_bytes(*b"prep rec"),
     u64::from_le_bytes(*b"ord hash"),
     u64::from_le_bytes(*b", format"),
     u64::from_le_bytes(*b" 1      "),
-]);
+];
+const KEY: Key = Key(RECORD_KEY);
 
 /// The prime 2^127 - 1.
 const PRIME: u128 = (1 << 127) - 1;
@@ -67,7 +68,11 @@ impl SequenceHash {
 
     /// Appends a record.
     pub fn push(&mut self, record: &[u8]) {
-        let [low, high] = HighwayHasher::new(KEY).hash128(record);
+        self.push_hash(HighwayHasher::new(KEY).hash128(record));
+    }
+
+    /// Appends a record whose HighwayHash-128 under [`RECORD_KEY`] is known.
+    pub fn push_hash(&mut self, [low, high]: [u64; 2]) {
         let record = reduce(u128::from(high) << 64 | u128::from(low));
         self.value = add(multiply(self.value, BASE), record);
         self.length += 1;
@@ -200,6 +205,9 @@ mod tests {
         assert_eq!(SequenceHash::default().to_hex(), "0".repeat(32));
         assert_eq!(SequenceHash::of([b""]).to_hex(), VECTOR_EMPTY);
         assert_eq!(SequenceHash::of(["a", "bc", ""]).to_hex(), VECTOR_THREE);
+        let mut hash = SequenceHash::of(["a", "bc"]);
+        hash.push_hash(HighwayHasher::new(Key(RECORD_KEY)).hash128(b""));
+        assert_eq!(hash.to_hex(), VECTOR_THREE);
         let splits = [
             ("train".to_string(), SequenceHash::of(["a", "bc"])),
             ("test".to_string(), SequenceHash::default()),

@@ -44,6 +44,7 @@ pub mod monitor;
 pub mod readers;
 pub mod recipe;
 pub mod resources;
+mod sha256;
 pub mod team;
 pub mod tfds;
 

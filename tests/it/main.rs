@@ -6,4 +6,5 @@ mod catalog;
 mod cluster;
 mod convert;
 mod files;
+mod imagenet;
 mod load;

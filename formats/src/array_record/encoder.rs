@@ -99,32 +99,46 @@ impl ChunkEncoder {
                 decoded_data_size: records.values.len() as u64,
             });
         }
-        data.push(self.compressor.codec().to_byte());
-        let (data_size, data_hash);
         if self.values_follow() {
-            put_varint(data, records.sizes.len() as u64);
-            data.extend_from_slice(records.sizes);
-            data_size = data.len() - start + records.values.len();
-            data_hash = hash_two(&data[start..], records.values);
-        } else {
-            let packed_sizes = &mut self.packed_sizes;
-            packed_sizes.clear();
-            put_varint(packed_sizes, records.sizes.len() as u64);
-            self.compressor.compress(records.sizes, packed_sizes)?;
-            put_varint(data, packed_sizes.len() as u64);
-            data.extend_from_slice(packed_sizes);
-            put_varint(data, records.values.len() as u64);
-            self.compressor.compress(records.values, data)?;
-            data_size = data.len() - start;
-            data_hash = hash(&data[start..]);
+            return Ok(self.encode_before(records, data, |before| hash_two(before, records.values)));
         }
+        data.push(self.compressor.codec().to_byte());
+        let packed_sizes = &mut self.packed_sizes;
+        packed_sizes.clear();
+        put_varint(packed_sizes, records.sizes.len() as u64);
+        self.compressor.compress(records.sizes, packed_sizes)?;
+        put_varint(data, packed_sizes.len() as u64);
+        data.extend_from_slice(packed_sizes);
+        put_varint(data, records.values.len() as u64);
+        self.compressor.compress(records.values, data)?;
         Ok(ChunkHeader {
-            data_size: data_size as u64,
-            data_hash,
+            data_size: (data.len() - start) as u64,
+            data_hash: hash(&data[start..]),
             chunk_type: ChunkType::Simple,
             num_records: records.num_records,
             decoded_data_size: records.values.len() as u64,
         })
+    }
+
+    /// [`encode`](Self::encode) where records [follow](Self::values_follow): appends what comes before them. `hash` is given that, and gives the
+    /// hash of it and the records.
+    pub(super) fn encode_before(
+        &self,
+        records: Records<'_>,
+        data: &mut Vec<u8>,
+        hash: impl FnOnce(&[u8]) -> u64,
+    ) -> ChunkHeader {
+        let start = data.len();
+        data.push(self.compressor.codec().to_byte());
+        put_varint(data, records.sizes.len() as u64);
+        data.extend_from_slice(records.sizes);
+        ChunkHeader {
+            data_size: (data.len() - start + records.values.len()) as u64,
+            data_hash: hash(&data[start..]),
+            chunk_type: ChunkType::Simple,
+            num_records: records.num_records,
+            decoded_data_size: records.values.len() as u64,
+        }
     }
 }
 

@@ -14,6 +14,8 @@
 
 use highway::{HighwayHash, HighwayHasher, Key};
 
+use crate::array_record::pair::hash_pair;
+
 /// Bytes in a block. Source: `kBlockSize` in `riegeli/records/block.h`.
 pub(super) const BLOCK: u64 = 1 << 16;
 /// Bytes of a block header.
@@ -47,6 +49,11 @@ const HASH_KEY: Key = {
 #[inline]
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     HighwayHasher::new(HASH_KEY).hash64(bytes)
+}
+
+/// [`hash_two`], and the HighwayHash-128 of the second piece alone under another key.
+pub(super) fn hash_two_and_second(first: &[u8], second: &[u8], second_key: [u64; 4]) -> (u64, [u64; 2]) {
+    hash_pair(HASH_KEY, first, Key(second_key), second)
 }
 
 /// HighwayHash-64 of two pieces as if they were one.

@@ -41,6 +41,7 @@ mod footer;
 mod index;
 mod layout;
 mod options;
+mod pair;
 mod pool;
 mod prepared;
 mod reader;

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::io::Write;
 
+use highway::{HighwayHash, HighwayHasher, Key};
+
 use crate::array_record::batch::Batch;
 use crate::array_record::blocks::BlockWriter;
 use crate::array_record::encoder::{ChunkEncoder, Records};
 use crate::array_record::footer::{Metadata, POSTSCRIPT_COPIES, postscript_to_bytes};
-use crate::array_record::layout::put_varint;
+use crate::array_record::layout::{hash_two_and_second, put_varint};
 use crate::array_record::pool::{Pool, Refused};
 use crate::array_record::prepared::EncodedBlock;
 use crate::array_record::{Compression, WriteOptions};
@@ -39,7 +41,7 @@ const AUTO_THREADS: usize = 16;
 ///
 /// Records travel in batches of whole groups: 128 KiB, or one group if that is larger. With one thread the writer holds one group; with
 /// `N`, `2 N + 1` batches, each before and after compression, and under `auto` no more than 256 MiB of records besides the group that
-/// is being gathered and one that is encoded. In addition to that a buffer of 256 KiB, and 10 to 14 bytes for each chunk written, for
+/// is being gathered and one that is encoded. In addition to that a buffer of 512 KiB, and 10 to 14 bytes for each chunk written, for
 /// the footer: 14 GB at 10^9 records in chunks of one, so such data belong into shards.
 pub struct Writer<W> {
     file: BlockWriter<W>,
@@ -132,6 +134,38 @@ impl<W: Write> Writer<W> {
             }
         }
         Ok(())
+    }
+
+    /// [`write`](Self::write), and the HighwayHash-128 of the record under `key`: where records are stored as they are, in groups of one, it is
+    /// computed along with the chunk's own hash, which takes a third of the time of a second pass.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn write_and_hash(&mut self, record: &[u8], key: [u64; 4]) -> Result<[u64; 2]> {
+        if self.options.group_size() > 1 || self.threads.is_some() || !self.encoder.values_follow() {
+            self.write(record)?;
+            return Ok(HighwayHasher::new(Key(key)).hash128(record));
+        }
+        self.file.check()?;
+        self.num_records += 1;
+        self.size.clear();
+        put_varint(&mut self.size, record.len() as u64);
+        let records = Records {
+            num_records: 1,
+            sizes: &self.size,
+            values: record,
+        };
+        self.data.clear();
+        let mut hash = [0; 2];
+        let header = self.encoder.encode_before(records, &mut self.data, |before| {
+            let (of_chunk, of_record) = hash_two_and_second(before, record, key);
+            hash = of_record;
+            of_chunk
+        });
+        self.file.put_records(header, &self.data, record)?;
+        self.end_group()?;
+        Ok(hash)
     }
 
     /// Places the chunks of a block that a [`BlockEncoder`](crate::array_record::BlockEncoder) with the same options has made from `buffer`, behind

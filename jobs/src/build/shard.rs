@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use bytes::Bytes;
-use prep_catalog::fingerprint::SequenceHash;
+use prep_catalog::fingerprint::{RECORD_KEY, SequenceHash};
 use prep_dataflow::{BoxError, Record, Shard, ShardSink, ShardWriter, SplitTotals, trace};
 use prep_formats::array_record::{WriteOptions, Writer};
 use serde::{Deserialize, Serialize};
@@ -332,10 +332,11 @@ impl ShardFile {
     }
 
     fn put(&mut self, key: [u8; 16], data: &[u8]) -> Result<()> {
-        self.writer
-            .write(data)
+        let hash = self
+            .writer
+            .write_and_hash(data, RECORD_KEY)
             .with_context(|| format!("could not write {}", self.path.display()))?;
-        self.hash.push(data);
+        self.hash.push_hash(hash);
         self.summary.records += 1;
         self.summary.payload_bytes += data.len() as u64;
         self.first_key.get_or_insert(key);
