@@ -20,6 +20,8 @@ pub const HOSTS_VARIABLE: &str = "PREP_CLUSTER_HOSTS";
 pub const PROCESS_VARIABLE: &str = "PREP_CLUSTER_PROCESS";
 /// The secret that all processes share.
 pub const SECRET_VARIABLE: &str = "PREP_CLUSTER_SECRET";
+/// More nodes than a list can mean.
+const MOST_NODES: usize = 100_000;
 /// For tests: what a process says its version is.
 const TEST_VERSION_VARIABLE: &str = "PREP_TEST_VERSION";
 
@@ -74,12 +76,17 @@ impl ClusterArgs {
         let secret = self.secret(&variables, monitor)?;
         let version =
             variables(TEST_VERSION_VARIABLE).unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned());
-        let told = std::sync::Arc::clone(monitor);
+        // Not the monitor itself, which may hold the cluster: neither would ever go, and a cluster that does not go does not say goodbye.
+        let told = std::sync::Arc::downgrade(monitor);
         let spec = ClusterSpec::new(members.hosts, members.index, secret)
             .version(version)
             .arguments(arguments)
             .wait(Duration::from_secs(self.wait.unwrap_or(15)))
-            .warn(move |text| told.warn(text));
+            .warn(move |text| {
+                if let Some(monitor) = told.upgrade() {
+                    monitor.warn(text);
+                }
+            });
         let cluster = Cluster::connect(spec).map_err(|error| {
             let hint = "every process has to be started with the same command, hosts and secret; `--wait` gives them more time";
             anyhow::Error::new(error).context(Hinted::new("the processes of the cluster did not come together", hint))
@@ -103,6 +110,12 @@ impl ClusterArgs {
             let hosts = parse_hosts(&text);
             if hosts.is_empty() {
                 bail!("the hosts file {} names no hosts", path.display());
+            }
+            if let Some(host) = hosts.iter().find(|host| host.contains(char::is_whitespace)) {
+                bail!(
+                    "the hosts file {} has more than one host in a line: `{host}`",
+                    path.display()
+                );
             }
             return Ok(Some(self.numbered(hosts)?));
         }
@@ -280,8 +293,8 @@ fn expand_nodes(list: &str) -> Result<Vec<String>> {
             }
             _ => {}
         }
-        if nodes.len() > 100_000 {
-            bail!("more than 100000 nodes");
+        if nodes.len() > MOST_NODES {
+            bail!("more than {MOST_NODES} nodes");
         }
     }
     if depth > 0 {
@@ -304,10 +317,13 @@ fn expand_brackets(text: &str) -> Result<Vec<String>> {
                 .map_err(|_| anyhow!("`{range}` is not a number or a range"))
         };
         let (low, high) = (number(first)?, number(last)?);
-        if high < low || high - low > 100_000 {
+        if high < low || high - low > MOST_NODES as u64 {
             bail!("the range `{range}` is not usable");
         }
         for value in low..=high {
+            if names.len() + tails.len() > MOST_NODES {
+                bail!("more than {MOST_NODES} nodes");
+            }
             for tail in &tails {
                 // Leading zeros are part of the name.
                 names.push(format!("{before}{value:0width$}{tail}", width = first.len()));
@@ -516,6 +532,65 @@ mod tests {
         assert_eq!(found.index, 2);
         set[1] = ("PREP_PROCESSES", "2");
         assert!(members(&none, &set).is_err());
+    }
+
+    #[test]
+    fn nothing_keeps_a_cluster_that_is_not_needed_any_more() {
+        use std::net::TcpListener;
+        use std::sync::Arc;
+
+        let folder = tempfile::tempdir().unwrap();
+        let (hosts, secret) = (folder.path().join("hosts"), folder.path().join("secret"));
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let text: String = listeners
+            .iter()
+            .map(|listener| format!("{}\n", listener.local_addr().unwrap()))
+            .collect();
+        drop(listeners);
+        std::fs::write(&hosts, text).unwrap();
+        std::fs::write(&secret, "a secret of tests").unwrap();
+        let member = |process| ClusterArgs {
+            hosts: Some(hosts.clone()),
+            process: Some(process),
+            wait: None,
+            secret_file: Some(secret.clone()),
+        };
+        let one = |process: usize| {
+            let monitor = Monitor::new();
+            let cluster = member(process).connect(Vec::new(), &monitor).unwrap();
+            let team = crate::team::Team::of(cluster);
+            team.show_to(&monitor);
+            // What is told last arrives, also where this process ends at once: as the cluster goes, it waits for the others to have it.
+            if process == 0 {
+                team.tell(&"the end").unwrap();
+            } else {
+                assert_eq!(team.hear::<String>().unwrap(), "the end");
+            }
+            drop(team);
+            let kept = Arc::downgrade(&monitor);
+            drop(monitor);
+            assert!(kept.upgrade().is_none(), "process {process}");
+        };
+        std::thread::scope(|scope| {
+            let leader = scope.spawn(|| one(0));
+            one(1);
+            leader.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn lists_of_hosts_and_nodes_have_an_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hosts");
+        std::fs::write(&path, "a b\n").unwrap();
+        let args = ClusterArgs {
+            hosts: Some(path),
+            process: Some(0),
+            ..ClusterArgs::default()
+        };
+        let error = members(&args, &[]).unwrap_err().to_string();
+        assert!(error.contains("more than one host in a line"), "{error}");
+        assert!(expand_nodes("a[0-99999][0-99999]").is_err());
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub mod fetch;
 pub mod gc;
 mod journal;
 pub mod monitor;
+mod patterns;
 pub mod readers;
 pub mod recipe;
 pub mod resources;

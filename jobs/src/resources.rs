@@ -148,6 +148,25 @@ pub fn free_bytes(path: &Path) -> Result<u64> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
+/// Whether a file system is mounted at this path, as far as the system tells.
+#[cfg(target_os = "linux")]
+pub(crate) fn is_mount_point(path: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+
+    statx(CWD, path, AtFlags::empty(), StatxFlags::TYPE)
+        .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+/// Whether a file system is mounted at this path, as far as the system tells.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn is_mount_point(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    let device = |path: &Path| std::fs::metadata(path).ok().map(|found| found.dev());
+    let above = path.parent().and_then(device);
+    device(path).is_some_and(|device| above.is_some_and(|above| above != device))
+}
+
 /// What an error means that came from a full disk under the spill folder; `None` for other errors.
 pub(crate) fn full_spill_folder(error: &anyhow::Error) -> Option<Hinted> {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};

@@ -120,6 +120,40 @@ impl Features {
         Self::new(selected)
     }
 
+    /// The same features under other names: (old, new) of features that are not nested.
+    ///
+    /// # Errors
+    /// An old name that is not in the schema, or comes twice; names that would be taken twice.
+    pub fn rename(&self, names: &[(String, String)]) -> Result<Self> {
+        let mut features = self.features.clone();
+        for (index, (old, new)) in names.iter().enumerate() {
+            let at = self
+                .features
+                .binary_search_by(|(name, _)| name.as_str().cmp(old.as_str()));
+            let Some(at) = at
+                .ok()
+                .filter(|_| names[..index].iter().all(|(other, _)| other != old))
+            else {
+                let all: Vec<String> = self.iter().map(|(name, _)| format!("`{name}`")).collect();
+                return Err(Error::Invalid(format!(
+                    "feature `{old}` cannot be renamed: there are {}, each once",
+                    all.join(", ")
+                )));
+            };
+            features[at].0.clone_from(new);
+        }
+        Self::new(features)
+    }
+
+    /// The names of the lists that examples of this schema hold, in the order of the features: `a` for most, `a/b` for what is nested, and for
+    /// sequences in sequences the row lengths beside the values. See the table above.
+    pub fn stored_names(&self) -> Vec<String> {
+        self.features
+            .iter()
+            .flat_map(|(name, feature)| stored::names([(name.as_str(), feature)]))
+            .collect()
+    }
+
     /// Makes an encoder with buffers of its own, for one thread.
     pub fn encoder(&self) -> ExampleEncoder {
         ExampleEncoder::new(self)

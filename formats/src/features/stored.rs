@@ -165,16 +165,22 @@ pub(crate) fn frames(video: &Feature) -> (Option<u64>, Feature) {
     }
 }
 
-/// Two things of a schema that would be stored under one name.
-pub(crate) fn collision(features: &[(String, Feature)]) -> Option<String> {
-    // Without nesting there is none: names differ.
+/// The names of all lists that features are stored in.
+pub(crate) fn names<'a>(features: impl IntoIterator<Item = (&'a str, &'a Feature)>) -> Vec<String> {
     let mut names = Vec::new();
-    for leaf in leaves(features.iter().map(|(name, feature)| (name.as_str(), feature))) {
+    for leaf in leaves(features) {
         for stored in std::iter::once(leaf.values()).chain(leaf.shapes()) {
             names.push(stored.values);
             names.extend(stored.lengths);
         }
     }
+    names
+}
+
+/// Two things of a schema that would be stored under one name.
+pub(crate) fn collision(features: &[(String, Feature)]) -> Option<String> {
+    // Without nesting there is none: names differ.
+    let mut names = names(features.iter().map(|(name, feature)| (name.as_str(), feature)));
     // Nested features of no features are nowhere, and take no name.
     names.sort_unstable();
     let twice = names.windows(2).find(|pair| pair[0] == pair[1])?;

@@ -79,6 +79,14 @@ impl OnError {
             )),
         }
     }
+
+    /// Whether so many records may have been left out.
+    pub fn allows(self, skipped: u64) -> bool {
+        match self {
+            Self::Fail => skipped == 0,
+            Self::Skip(most) => most.is_none_or(|most| skipped <= most),
+        }
+    }
 }
 
 /// What to build, from where, to where, and how.

@@ -8,12 +8,14 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::cli::job_args::{Action, JobArgs, run_job};
+use crate::cli::job_args::{Action, JobArgs, refuse_inside, run_job};
 use crate::cli::output::Usage;
 use crate::cli::{Global, Outcome};
 use crate::cluster::ClusterArgs;
 use crate::convert::transform::{parse_rename, parse_select};
-use crate::convert::{ConvertOutcome, ConvertRequest, ConvertStatus, Dedup, Order, Shards, filter};
+use crate::convert::{
+    ConvertOutcome, ConvertRequest, ConvertStatus, DEFAULT_NAME, Dedup, Order, Shards, filter,
+};
 use crate::resources::{parse_size, show_size};
 use crate::team::Team;
 
@@ -31,7 +33,7 @@ pub(crate) struct Convert {
     #[arg(value_name = "INPUT|OUTPUT", num_args = 2.., required = true)]
     paths: Vec<OsString>,
     /// What the shards are called: NAME.array_record-00000-of-00008. In a catalog, the name of the dataset.
-    #[arg(long, value_name = "NAME", default_value = "data")]
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME)]
     name: String,
     /// Number of shards: a number, `same` (one for each input), or `auto` (64 MiB to 1 GiB each, as TFDS).
     ///
@@ -80,6 +82,7 @@ pub(crate) fn run(args: &Convert, global: &Global) -> Result<Outcome> {
         doing: "converting to",
         what: &output,
     };
+    refuse_inside(&args.job, &request.output)?;
     let arguments = arguments(args);
     let process = args.cluster.index()?.unwrap_or(0);
     let job = if process > 0 {
@@ -116,26 +119,28 @@ fn arguments(args: &Convert) -> Vec<String> {
         .iter()
         .map(|path| path.to_string_lossy().into_owned())
         .collect();
-    found.push(format!(
-        "{:?}",
-        (
-            (
-                &args.name,
-                &args.shards,
-                &args.max_shard_size,
-                &args.order,
-                &args.options,
-                &args.filter
-            ),
-            (&args.select, &args.rename, args.limit, &args.dedup, &args.catalog),
-            (
-                &args.job.on_error,
-                args.job.overwrite,
-                args.job.dry_run,
-                args.job.report.is_some()
-            ),
-        )
-    ));
+    let flags = [
+        ("--name", Some(args.name.clone())),
+        ("--shards", args.shards.clone()),
+        ("--max-shard-size", args.max_shard_size.clone()),
+        ("--order", Some(args.order.clone())),
+        ("--options", args.options.clone()),
+        ("--filter", args.filter.clone()),
+        ("--select", args.select.clone()),
+        ("--rename", args.rename.clone()),
+        ("--limit", args.limit.map(|limit| limit.to_string())),
+        ("--dedup", args.dedup.clone()),
+        ("--catalog", args.catalog.clone()),
+        ("--on-error", Some(args.job.on_error.clone())),
+        ("--overwrite", args.job.overwrite.then(String::new)),
+        ("--dry-run", args.job.dry_run.then(String::new)),
+        ("--explain", args.job.explain.map(|_| String::new())),
+        // Shards are hashed for it by all.
+        ("--report", args.job.report.as_ref().map(|_| "FILE".to_owned())),
+    ];
+    let shown =
+        |(flag, value): (&str, Option<String>)| Some(format!("{flag} {}", value?).trim_end().to_owned());
+    found.extend(flags.into_iter().filter_map(shown));
     found
 }
 

@@ -1,6 +1,6 @@
 //! What `build` and `convert` have in common: the flags of a job, and running it in sight of the user.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,9 +11,10 @@ use prep_formats::store::{AtomicFile, Existing};
 use serde_json::{Value, json};
 
 use crate::build::OnError;
-use crate::cli::output::{Hinted, JobFailed, Usage, say};
+use crate::cli::output::{Hinted, JobFailed, Usage, say, without_passwords};
 use crate::cli::progress::{Display, show_count};
 use crate::cli::{Global, stop};
+use crate::convert::canonical;
 use crate::error::Cancelled;
 use crate::explain::Graph;
 use crate::monitor::{Facts, Monitor, report_json};
@@ -267,7 +268,7 @@ pub(crate) fn run_job<T>(
     if args.json {
         let mut line = with_facts(describe(&outcome), monitor);
         line["event"] = "done".into();
-        writeln!(io::stdout(), "{line}")?;
+        writeln!(io::stdout(), "{}", without_passwords(&line.to_string()))?;
     } else if !global.quiet {
         for line in summary_lines(&monitor.overview().facts) {
             say(line);
@@ -374,12 +375,50 @@ fn check_place(what: &str, path: &Path) -> Result<()> {
             folder.display()
         );
     }
+    // Nothing but an old report or trace is written over: an input, for instance, would be lost.
+    if !path.exists() {
+        // Asking for permission is not enough: root always has it, and a file system may be read-only.
+        std::fs::File::create_new(path)
+            .and_then(|_| std::fs::remove_file(path))
+            .with_context(|| format!("could not write the {what} {shown}"))?;
+    } else if path.is_file() {
+        let mut first = [0];
+        let mut file = std::fs::File::open(path).with_context(|| format!("could not open {shown}"))?;
+        let count = file
+            .read(&mut first)
+            .with_context(|| format!("could not read {shown}"))?;
+        if count > 0 && !matches!(first[0], b'{' | b'[') {
+            return Err(Hinted::new(
+                format!("could not write the {what} {shown}: another file is there, which is not JSON"),
+                format!("give another name, or remove {shown}"),
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a report or a trace inside of a folder that holds what the job was asked for, and nothing else.
+///
+/// # Errors
+/// [`Usage`], naming both.
+pub(crate) fn refuse_inside(args: &JobArgs, output: &Path) -> Result<()> {
+    let output = canonical(output);
+    for (flag, path) in [("--report", &args.report), ("--trace", &args.trace)] {
+        if let Some(path) = path.as_ref().filter(|path| canonical(path).starts_with(&output)) {
+            return Err(Usage(format!(
+                "`{flag} {}` is inside of the output, which holds nothing but what was asked for",
+                path.display()
+            ))
+            .into());
+        }
+    }
     Ok(())
 }
 
 /// Writes the report so that it is there whole or not at all.
 fn write_report(path: &Path, report: &Value) -> Result<()> {
-    let text = format!("{report:#}\n");
+    let text = without_passwords(&format!("{report:#}\n"));
     let shown = path.display();
     // Pipes and devices take what they get.
     if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
@@ -500,6 +539,35 @@ mod tests {
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         write_report(Path::new("/dev/null"), &Value::Null).unwrap();
+    }
+
+    #[test]
+    fn nothing_but_an_old_report_is_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("input"), b"\x10\0\0\0").unwrap();
+        std::fs::write(at("old"), "{}").unwrap();
+        std::fs::write(at("empty"), "").unwrap();
+        for name in ["old", "empty", "new"] {
+            check_place("report", &at(name)).unwrap();
+        }
+        assert!(!at("new").exists());
+        check_place("report", Path::new("/dev/null")).unwrap();
+        for (path, reason) in [
+            (at("input"), "is not JSON"),
+            (at("absent/report"), "there is no folder"),
+            (folder.path().to_owned(), "it is a folder"),
+            (PathBuf::from("/proc/report"), "could not write the report"),
+        ] {
+            let error = check_place("report", &path).unwrap_err();
+            assert!(error.to_string().contains(reason), "{error:#}");
+        }
+        let args = JobArgs {
+            report: Some(at("out/../out/report")),
+            ..JobArgs::default()
+        };
+        assert!(refuse_inside(&args, &at("out")).unwrap_err().is::<Usage>());
+        refuse_inside(&args, &at("other")).unwrap();
     }
 
     #[test]

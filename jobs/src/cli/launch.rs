@@ -16,6 +16,7 @@ use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cli::output::{Usage, say};
+use crate::cli::stop::is_ignored;
 use crate::cli::{Global, Outcome};
 use crate::cluster::{HOSTS_VARIABLE, PROCESS_VARIABLE, SECRET_VARIABLE, parse_hosts};
 
@@ -244,12 +245,13 @@ fn worse(one: u8, other: Option<i32>) -> u8 {
 /// Signals that ask to end, since one last looked.
 struct Signals {
     interrupt: Arc<AtomicBool>,
+    /// A request to end, or the end of the terminal: the processes are in groups of their own, and hear of neither.
     terminate: Arc<AtomicBool>,
 }
 
 impl Signals {
     fn listen() -> Result<Self> {
-        use signal_hook::consts::{SIGINT, SIGTERM};
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
         let signals = Self {
             interrupt: Arc::default(),
@@ -258,6 +260,10 @@ impl Signals {
         signal_hook::flag::register(SIGINT, Arc::clone(&signals.interrupt))
             .and_then(|_| signal_hook::flag::register(SIGTERM, Arc::clone(&signals.terminate)))
             .context("could not listen for signals")?;
+        if !is_ignored(SIGHUP) {
+            signal_hook::flag::register(SIGHUP, Arc::clone(&signals.terminate))
+                .context("could not listen for signals")?;
+        }
         Ok(signals)
     }
 

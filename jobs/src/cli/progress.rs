@@ -23,7 +23,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::cli::output::say;
+use crate::cli::output::{say, without_passwords};
 use crate::monitor::{Monitor, Note, Snapshot, Stage, Unit, rounded, stage_json};
 use crate::resources::show_size;
 
@@ -274,7 +274,7 @@ fn progress_json(snapshot: &Snapshot, elapsed: Duration, pace: &mut Pace) -> ser
 }
 
 fn print_line(value: &serde_json::Value) {
-    let _ = writeln!(io::stdout(), "{value}");
+    let _ = writeln!(io::stdout(), "{}", without_passwords(&value.to_string()));
 }
 
 fn bars(monitor: &Monitor, over: &AtomicBool) {

@@ -33,7 +33,7 @@ pub(crate) fn on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
 }
 
 /// Whether this process was started with a signal ignored, where the system tells.
-fn is_ignored(signal: i32) -> bool {
+pub(crate) fn is_ignored(signal: i32) -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, signal))
 }
 
@@ -90,7 +90,10 @@ impl Drop for Deadline {
 
 /// The command line of this process, for a shell.
 pub(crate) fn command_line() -> String {
-    let words: Vec<String> = std::env::args().map(|word| quote(&word)).collect();
+    // `args` would panic where a path is not UTF-8.
+    let words: Vec<String> = std::env::args_os()
+        .map(|word| quote(&word.to_string_lossy()))
+        .collect();
     words.join(" ")
 }
 

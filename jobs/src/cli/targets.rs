@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::cli::output::{Hinted, Usage};
+use crate::patterns::{PatternError, is_pattern, matches};
 
 /// Expands patterns (`*`, `?`, `[a-z]`, `**`) to the paths they match, in the order of their names; other words stay as they are. A file
 /// whose name has such characters is taken as it is.
@@ -13,28 +14,21 @@ use crate::cli::output::{Hinted, Usage};
 pub(crate) fn expand(words: &[String]) -> anyhow::Result<Vec<String>> {
     let mut targets = Vec::with_capacity(words.len());
     for word in words {
-        if !word.contains(['*', '?', '[']) || Path::new(word).exists() {
+        if !is_pattern(word) || Path::new(word).exists() {
             targets.push(word.clone());
             continue;
         }
-        let options = glob::MatchOptions {
-            require_literal_separator: true,
-            require_literal_leading_dot: true,
-            ..glob::MatchOptions::default()
-        };
-        let paths = glob::glob_with(word, options)
-            .map_err(|error| Usage(format!("`{word}` is not a pattern: {}", error.msg)))?;
+        let paths = matches(word).map_err(|error| match error {
+            PatternError::Malformed(reason) => {
+                anyhow::Error::new(Usage(format!("`{word}` is not a pattern: {reason}")))
+            }
+            error => anyhow::Error::new(error).context(Hinted::new(
+                format!("could not look for `{word}`"),
+                "name the files one by one, or make the folder readable",
+            )),
+        })?;
         let before = targets.len();
-        for path in paths {
-            let path = path.map_err(|error| {
-                anyhow::Error::new(Hinted::new(
-                    format!("could not look for `{word}`: {error}"),
-                    "name the files one by one, or make the folder readable",
-                ))
-            })?;
-            targets.push(path.to_string_lossy().into_owned());
-        }
-        targets[before..].sort();
+        targets.extend(paths.iter().map(|path| path.to_string_lossy().into_owned()));
         if targets.len() == before {
             return Err(Hinted::new(
                 format!("`{word}` matches no file"),

@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 use crate::convert::inputs::InputFile;
 use crate::convert::plan::in_parallel;
 use crate::convert::shard::ShardSummary;
+use crate::convert::tfds::TfdsFolder;
 use crate::convert::write_synced;
 use crate::error::Hinted;
 use crate::monitor::Monitor;
@@ -116,8 +117,11 @@ impl Registry {
         monitor: &Monitor,
     ) -> Result<Manifest> {
         let features = match about.tfds {
-            Some((folder, _)) if !about.is_changed => Features::read_folder(folder)?,
-            _ => {
+            Some(tfds) => match &tfds.chosen {
+                Some(chosen) => chosen.features.clone(),
+                None => Features::read_folder(&tfds.folder)?,
+            },
+            None => {
                 let paths: Vec<&str> = about
                     .summaries
                     .iter()
@@ -127,7 +131,8 @@ impl Registry {
             }
         };
         let splits: Vec<(String, usize)> = match about.tfds {
-            Some((_, info)) => info
+            Some(tfds) => tfds
+                .info
                 .splits
                 .iter()
                 .enumerate()
@@ -236,10 +241,8 @@ pub(crate) struct Description<'a> {
     pub(crate) summaries: &'a [ShardSummary],
     pub(crate) options: String,
     pub(crate) request: &'a serde_json::Value,
-    /// A TFDS folder and its description.
-    pub(crate) tfds: Option<(&'a Path, &'a DatasetInfo)>,
-    /// Whether features were chosen or renamed.
-    pub(crate) is_changed: bool,
+    /// The input, where it is a TFDS folder.
+    pub(crate) tfds: Option<&'a TfdsFolder>,
     /// Damaged records left out, by split.
     pub(crate) skipped: Vec<u64>,
 }

@@ -347,7 +347,7 @@ impl Iterator for Shards {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.advance()
-            .map_err(|error| Carried::boxed(advise(error)))
+            .map_err(|error| Carried::boxed(advise(error, !self.job.ledger.stops())))
             .transpose()
     }
 }

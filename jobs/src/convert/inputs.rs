@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Hinted;
 use crate::monitor::{Meter, Monitor, Unit};
+use crate::patterns::{PatternError, is_pattern, matches};
 
 /// What a file is, as told by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -164,9 +165,10 @@ fn find_metered(arguments: &[OsString], output: &Path, monitor: &Monitor, meter:
         let is_url = text.contains("://") && !Path::new(argument).exists();
         if is_url {
             let location = Location::parse(&text)?;
+            refuse_query(&location, &text)?;
             match location.as_path() {
                 Some(path) => add_path(&path, &mut files, arguments, &output)?,
-                None if has_wildcard(&text) => files.extend(list_store(&text)?),
+                None if is_pattern(&text) => files.extend(list_store(&text)?),
                 None => files.push(remote(&text)?),
             }
             continue;
@@ -175,7 +177,7 @@ fn find_metered(arguments: &[OsString], output: &Path, monitor: &Monitor, meter:
         if argument.is_empty() {
             bail!("an input is an empty text; give a file, a pattern, a folder or a URL");
         }
-        if std::fs::symlink_metadata(path).is_err() && has_wildcard(&text) {
+        if std::fs::symlink_metadata(path).is_err() && is_pattern(&text) {
             for found in expand(&text)? {
                 if found.is_dir() {
                     continue;
@@ -311,24 +313,12 @@ fn record_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn has_wildcard(text: &str) -> bool {
-    text.contains(['*', '?', '['])
-}
-
 /// The files that a pattern matches, by name.
 fn expand(pattern: &str) -> Result<Vec<PathBuf>> {
-    let options = glob::MatchOptions {
-        require_literal_leading_dot: true,
-        require_literal_separator: true,
-        ..glob::MatchOptions::default()
-    };
-    let paths = glob::glob_with(pattern, options)
-        .map_err(|error| anyhow!("the pattern `{pattern}` is malformed: {error}"))?;
-    let mut found = Vec::new();
-    for path in paths {
-        found.push(path.with_context(|| format!("could not look for `{pattern}`"))?);
-    }
-    found.sort();
+    let found = matches(pattern).map_err(|error| match error {
+        PatternError::Malformed(reason) => anyhow!("the pattern `{pattern}` is malformed: {reason}"),
+        error => anyhow!(error).context(format!("could not look for `{pattern}`")),
+    })?;
     if !found.iter().any(|path| !path.is_dir()) {
         return Err(Hinted::new(
             format!("no file matches `{pattern}`"),
@@ -384,11 +374,25 @@ fn remote(url: &str) -> Result<InputFile> {
     })
 }
 
+/// What follows a `?` in an address is no part of its path, and most often a signature: not to be shown, and not sent by the reader of ranges.
+fn refuse_query(location: &Location, url: &str) -> Result<()> {
+    match url.split_once('?') {
+        Some((path, _)) if location.is_web() => Err(Hinted::new(
+            format!(
+                "the address {path}?... has a query, and files of web servers are read by their paths alone"
+            ),
+            "download such a file, and convert it from there; where a `?` is part of its name, write `%3F`",
+        )
+        .into()),
+        _ => Ok(()),
+    }
+}
+
 /// The objects of a store that a URL with a pattern in its path matches, by name.
 fn list_store(url: &str) -> Result<Vec<InputFile>> {
     let host = url.find("://").map_or(0, |at| at + 3);
     let root = &url[..url[host..].find('/').map_or(url.len(), |slash| host + slash)];
-    if has_wildcard(root) {
+    if is_pattern(root) {
         bail!("`{url}`: a pattern has its place in the path, behind the host or bucket");
     }
     let path = url[root.len()..].trim_start_matches('/');
@@ -400,7 +404,18 @@ fn list_store(url: &str) -> Result<Vec<InputFile>> {
     };
     let fixed = &path[..path.find(['*', '?', '[']).unwrap_or(path.len())];
     let folder = fixed.rfind('/').map_or("", |slash| &fixed[..slash]);
-    let paths: Vec<String> = store::list_objects(&Location::parse(&format!("{root}/{folder}"))?)?
+    let place = Location::parse(&format!("{root}/{folder}"))?;
+    let listed = store::list_objects(&place).map_err(|error| {
+        let error = anyhow::Error::new(error);
+        if !place.is_web() {
+            return error;
+        }
+        error.context(Hinted::new(
+            format!("the files of {place} cannot be listed"),
+            "few web servers list their files (by WebDAV): name each file",
+        ))
+    })?;
+    let paths: Vec<String> = listed
         .into_iter()
         .filter(|path| pattern.matches_with(path, options))
         .collect();

@@ -73,8 +73,8 @@ impl Ledger {
     }
 }
 
-/// Adds what to do about a damaged input to its error.
-pub(crate) fn advise(error: anyhow::Error) -> anyhow::Error {
+/// Adds what to do about a damaged input to its error. `skips` says whether the user has asked to leave damaged records out.
+pub(crate) fn advise(error: anyhow::Error, skips: bool) -> anyhow::Error {
     let is_damage = matches!(
         crate::error::find::<prep_formats::Error>(&error),
         Some(prep_formats::Error::Damaged { .. })
@@ -82,8 +82,10 @@ pub(crate) fn advise(error: anyhow::Error) -> anyhow::Error {
     if !is_damage || crate::error::find::<Hinted>(&error).is_some() {
         return error;
     }
-    error.context(Hinted::new(
-        "an input is damaged",
-        "get the file again, or leave such records out with `--on-error skip` (`prep salvage` shows what can be read)",
-    ))
+    let hint = if skips {
+        "`--on-error skip` leaves out records, and this is more: get the file again, or leave it out (`prep salvage` shows what can be read)"
+    } else {
+        "get the file again, or leave such records out with `--on-error skip` (`prep salvage` shows what can be read)"
+    };
+    error.context(Hinted::new("an input is damaged", hint))
 }

@@ -49,7 +49,8 @@ use serde_json::json;
 use crate::build::OnError;
 use crate::build::staging::Staging;
 use crate::convert::catalog::{Description, Registry};
-use crate::convert::inputs::{Found, InputFile, canonical};
+pub(crate) use crate::convert::inputs::canonical;
+use crate::convert::inputs::{Found, InputFile};
 use crate::convert::job::Job;
 use crate::convert::ledger::{Ledger, advise};
 use crate::convert::manifest::{Converted, ConvertedInput, ConvertedShard, FORMAT};
@@ -65,7 +66,10 @@ use crate::resources::{self, show_size};
 use crate::team::Team;
 
 /// Raise when the same inputs and options give other bytes than before: conversions of the old are then not "up to date".
-const OUTPUT_REVISION: u32 = 1;
+const OUTPUT_REVISION: u32 = 2;
+
+/// What shards are called unless the user says otherwise.
+pub(crate) const DEFAULT_NAME: &str = "data";
 
 /// In which order records are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -228,7 +232,7 @@ impl ConvertRequest {
         Self {
             inputs,
             output: output.into(),
-            name: "data".to_owned(),
+            name: DEFAULT_NAME.to_owned(),
             shards: None,
             order: Order::Source,
             options: None,
@@ -377,12 +381,15 @@ pub struct ConvertOutcome {
 pub fn convert(request: ConvertRequest) -> Result<ConvertOutcome> {
     let monitor = Arc::clone(&request.monitor);
     let team = request.team.clone();
+    let skips = request.on_error != OnError::Fail;
     let watch = team.watch(&monitor)?;
     let result = Conversion::new(request).and_then(|conversion| conversion.run());
     if let Err(error) = &result {
         team.fail(error);
     }
-    watch.settle(result, &monitor).map_err(advise)
+    watch
+        .settle(result, &monitor)
+        .map_err(|error| advise(error, skips))
 }
 
 /// A conversion on its way.
@@ -434,7 +441,15 @@ impl Conversion {
                     )
                     .into());
                 }
-                let (tfds, files, splits) = TfdsFolder::open(&folder)?;
+                if request.name != DEFAULT_NAME {
+                    return Err(Hinted::new(
+                        format!("`--name` has no meaning for {}, a TFDS folder", folder.display()),
+                        "its shards keep the dataset's name; for another one, name its files by a pattern",
+                    )
+                    .into());
+                }
+                let (tfds, files, splits) =
+                    TfdsFolder::open(&folder, request.select.as_deref(), &request.rename)?;
                 (files, splits, Some(tfds))
             }
         };
@@ -479,11 +494,12 @@ impl Conversion {
         }
         let mut told = false;
         let outcome = self.lead(&mut told)?;
-        if told {
-            team.tell(&outcome)?;
+        // What is published is published, whoever is there to hear of it.
+        let _ = if told {
+            team.tell(&outcome)
         } else {
-            team.tell(&Orders::Nothing(Box::new(outcome.clone())))?;
-        }
+            team.tell(&Orders::Nothing(Box::new(outcome.clone())))
+        };
         Ok(outcome)
     }
 
@@ -550,6 +566,7 @@ impl Conversion {
             return Ok(self.dry_run(&Standing::Absent));
         }
         let staging_path = self.staging_parent().join(".staging").join(self.output_name());
+        self.refuse_mount_point()?;
         let standing = self.standing()?;
         if let Standing::Same(found) = &standing
             && !staging_path.exists()
@@ -601,6 +618,49 @@ impl Conversion {
             .map_or_else(|| "output".into(), ToOwned::to_owned)
     }
 
+    /// A folder that something is mounted on, as a volume of a container is, cannot be put in place by a rename: told before the work is done.
+    fn refuse_mount_point(&self) -> Result<()> {
+        if resources::is_mount_point(&self.output) {
+            return Err(Hinted::new(
+                format!("the output {} is a mount point", self.output.display()),
+                format!(
+                    "the output is put in place as a whole, which takes a folder of its own: give `{}`, for instance",
+                    self.request.output.join(&self.request.name).display()
+                ),
+            )
+            .into());
+        }
+        Ok(())
+    }
+
+    /// Each process counts what it leaves out itself, and so did earlier runs; what may be left out, may be so by all of them together.
+    fn refuse_skipped(&self, converted: &Converted) -> Result<()> {
+        const MOST_NAMED: usize = 3;
+        let skipped = converted.skipped();
+        if self.request.on_error.allows(skipped) {
+            return Ok(());
+        }
+        let damaged = converted.inputs.iter().zip(&self.inputs);
+        let damaged = damaged.filter(|(converted, _)| converted.skipped > 0);
+        let mut named: Vec<String> = damaged
+            .clone()
+            .take(MOST_NAMED)
+            .map(|(converted, input)| format!("{} of {}", converted.skipped, input.shown))
+            .collect();
+        let more = damaged.count().saturating_sub(MOST_NAMED);
+        if more > 0 {
+            named.push(format!("those of {more} other inputs"));
+        }
+        Err(Hinted::new(
+            format!(
+                "{skipped} records are damaged, more than may be skipped: {}",
+                named.join(", ")
+            ),
+            "raise the number after `skip:`, or get the files again",
+        )
+        .into())
+    }
+
     /// What is in the output's place, compared with what is asked for. Reads all inputs where everything else is the same.
     fn standing(&self) -> Result<Standing> {
         let shown = self.output.display();
@@ -639,8 +699,9 @@ impl Conversion {
         if !same_files {
             return different("was made from other inputs");
         }
-        if self.request.on_error == OnError::Fail && found.inputs.iter().any(|input| input.skipped > 0) {
-            return different("was made with damaged records left out");
+        let skipped = found.skipped();
+        if !self.request.on_error.allows(skipped) {
+            return different(&format!("was made with {skipped} damaged records left out"));
         }
         for shard in &found.shards {
             let is_whole =
@@ -834,10 +895,14 @@ impl Conversion {
             names.dedup();
             let wished = self.wish().features();
             let wished = wished.iter().map(|(flag, name)| (*flag, name.as_str()));
-            check_names(transform.wanted().chain(wished), &names)?;
+            // A schema has said already what there is, also of what no record happens to have.
+            let is_known = self.tfds.as_ref().is_some_and(|tfds| tfds.chosen.is_some());
+            let wanted = transform.wanted().filter(|_| !is_known);
+            check_names(wanted.chain(wished), &names)?;
         }
         monitor.check()?;
         let converted = self.converted(&job, &summaries, removed)?;
+        self.refuse_skipped(&converted)?;
         if let Some(tfds) = &self.tfds {
             let is_same = transform.is_none() && !self.is_general();
             let records: Vec<_> = converted
@@ -849,7 +914,7 @@ impl Conversion {
             tfds.write(&out, &summaries, is_same && converted.skipped() == 0)?;
         }
         let manifest = match &self.registry {
-            Some(registry) => Some(self.describe(registry, &out, &job, &summaries, &converted)?),
+            Some(registry) => Some(self.describe(registry, &out, &summaries, &converted)?),
             None => None,
         };
         converted.write(&out)?;
@@ -1045,7 +1110,12 @@ impl Conversion {
         if is_idle && self.wish().features().is_empty() {
             return Ok(None);
         }
-        Transform::new(self.request.select.as_deref(), &self.request.rename).map(Some)
+        let chosen = self.tfds.as_ref().and_then(|tfds| tfds.chosen.as_ref());
+        match chosen {
+            Some(chosen) => Transform::new(chosen.select.as_deref(), &chosen.rename),
+            None => Transform::new(self.request.select.as_deref(), &self.request.rename),
+        }
+        .map(Some)
     }
 
     /// The plan of an earlier run, or a new one.
@@ -1179,7 +1249,6 @@ impl Conversion {
         &self,
         registry: &Registry,
         out: &Path,
-        job: &Job,
         summaries: &[ShardSummary],
         converted: &Converted,
     ) -> Result<Manifest> {
@@ -1192,11 +1261,7 @@ impl Conversion {
             summaries,
             options: self.options.to_string(),
             request: &self.canonical,
-            tfds: self.tfds.as_ref().map(|tfds| (tfds.folder.as_path(), &tfds.info)),
-            is_changed: job
-                .transform
-                .as_ref()
-                .is_some_and(|transform| !transform.is_identity()),
+            tfds: self.tfds.as_ref(),
             skipped: self.splits.iter().map(skipped).collect(),
         };
         registry.describe(out, &about, self.request.workers, &self.request.monitor)
@@ -1370,16 +1435,23 @@ enum Standing {
     Different(String),
 }
 
+/// With what comes behind it, a name has to be one of a file: 255 bytes at most.
+const MOST_NAME_BYTES: usize = 200;
+
 /// A name of shards has to be a file name.
 fn check_name(name: &str) -> Result<()> {
     let is_odd = name.is_empty()
         || name.starts_with('.')
         || name.contains(['/', '\\', '\0'])
+        || name.len() > MOST_NAME_BYTES
         || name.chars().any(char::is_control);
     if is_odd {
         return Err(Hinted::new(
             format!("`{}` cannot be the name of shards", name.escape_debug()),
-            "a name has letters, digits, `_` and `-`; it becomes NAME.array_record-00000-of-00008",
+            format!(
+                "a name has no `/` or `\\`, no `.` at its start, and {MOST_NAME_BYTES} bytes at most; it becomes \
+                 NAME.array_record-00000-of-00008"
+            ),
         )
         .into());
     }

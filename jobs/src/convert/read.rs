@@ -438,8 +438,13 @@ impl BlockReader {
         }
         let next = find_record(&**source, at + 1)?;
         if next.is_none() && at == 0 {
-            // Not one record in it: this is no TFRecord file, rather than one with damage.
-            return Err(error.into());
+            // Not one record in it: this is no TFRecord file, rather than one with damage; unless the length of the first one is right.
+            let mut head = [0; 12];
+            let count = source.len().min(12) as usize;
+            source.read_at(0, &mut head[..count])?;
+            if tfrecord::detect(&head[..count]) != Some(tfrecord::Compression::Plain) {
+                return Err(error.into());
+            }
         }
         self.lose(error)?;
         let next = next.unwrap_or(source.len());

@@ -1,10 +1,12 @@
 //! A TFDS folder as input: all splits at once, and the files beside the shards.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use prep_formats::dataset_info::DatasetInfo;
+use prep_formats::features::Features;
 
 use crate::convert::inputs::{self, InputFile};
 use crate::convert::plan::Split;
@@ -14,6 +16,10 @@ use crate::error::Hinted;
 
 /// Name of the file that describes a version.
 const INFO_FILE: &str = "dataset_info.json";
+/// Name of the file that holds its schema.
+const SCHEMA_FILE: &str = "features.json";
+/// How the files of label names end.
+const LABELS_ENDING: &str = ".labels.txt";
 
 /// A dataset version as TFDS lays it out.
 #[derive(Debug)]
@@ -22,11 +28,48 @@ pub(crate) struct TfdsFolder {
     pub(crate) info: DatasetInfo,
     /// Records of each input, as the folder says.
     pub(crate) lengths: Vec<u64>,
+    /// The schema of what is written, where features are chosen or renamed.
+    pub(crate) chosen: Option<Chosen>,
+}
+
+/// What `--select` and `--rename` make of a schema, and of the lists that its examples hold.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    pub(crate) features: Features,
+    pub(crate) select: Option<Vec<String>>,
+    pub(crate) rename: Vec<(String, String)>,
+}
+
+impl Chosen {
+    /// Chooses and renames features of a schema, with all that is stored of each.
+    fn new(all: &Features, select: Option<&[String]>, rename: &[(String, String)]) -> Result<Self> {
+        let some = match select {
+            Some(names) => all.select(names).context("`--select` names what is not there")?,
+            None => all.clone(),
+        };
+        let features = some.rename(rename).context("`--rename` cannot be followed")?;
+        let mut lists = Vec::new();
+        for (old, new) in rename {
+            let before = some.select(&[old])?;
+            let after = before.rename(&[(old.clone(), new.clone())])?;
+            // The same features give the same lists in the same order.
+            lists.extend(before.stored_names().into_iter().zip(after.stored_names()));
+        }
+        Ok(Self {
+            features,
+            select: select.map(|_| some.stored_names()),
+            rename: lists,
+        })
+    }
 }
 
 impl TfdsFolder {
-    /// Reads what describes a folder, and finds its shards.
-    pub(crate) fn open(folder: &Path) -> Result<(Self, Vec<InputFile>, Vec<Split>)> {
+    /// Reads what describes a folder, and finds its shards. `select` and `rename` are features of its schema.
+    pub(crate) fn open(
+        folder: &Path,
+        select: Option<&[String]>,
+        rename: &[(String, String)],
+    ) -> Result<(Self, Vec<InputFile>, Vec<Split>)> {
         let path = folder.join(INFO_FILE);
         let shown = path.display();
         let text = std::fs::read_to_string(&path).with_context(|| format!("could not read {shown}"))?;
@@ -47,13 +90,34 @@ impl TfdsFolder {
         if info.splits.is_empty() {
             bail!("{shown} has no splits");
         }
+        let schema = folder.join(SCHEMA_FILE);
+        let features = schema.exists().then(|| Features::read_folder(folder)).transpose();
+        let chosen = if select.is_some() || !rename.is_empty() {
+            let features = features?.with_context(|| {
+                format!(
+                    "features are chosen and renamed by the schema, and there is no {}",
+                    schema.display()
+                )
+            })?;
+            Some(Chosen::new(&features, select, rename)?)
+        } else {
+            // A class that is unknown here goes through as it is.
+            if let Err(error @ prep_formats::Error::Damaged { .. }) = features {
+                return Err(error.into());
+            }
+            None
+        };
         let (mut files, mut splits, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
+        let mut names = HashSet::new();
         for split in &info.splits {
             let first = files.len();
             for (number, length) in split.shard_lengths.iter().enumerate() {
                 let name = split.shard_name(&info.name, format, number);
                 if name.contains(['/', '\\']) || name == ".." {
                     bail!("{shown}: `{name}` is not the name of a file");
+                }
+                if !names.insert(name.clone()) {
+                    bail!("{shown} names the shard `{name}` twice");
                 }
                 let found: OsString = folder.join(&name).into();
                 let file = inputs::local(Path::new(&found)).with_context(|| {
@@ -76,6 +140,7 @@ impl TfdsFolder {
             folder: folder.to_owned(),
             info,
             lengths,
+            chosen,
         };
         Ok((found, files, splits))
     }
@@ -112,13 +177,65 @@ impl TfdsFolder {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_text = name.ends_with(".json") || name.ends_with(".txt");
             let is_ours = name == INFO_FILE || name.starts_with("prep_");
-            if !is_text || is_ours || !entry.path().is_file() {
+            let is_schema = name == SCHEMA_FILE || name.ends_with(LABELS_ENDING);
+            if !is_text || is_ours || is_schema && self.chosen.is_some() || !entry.path().is_file() {
                 continue;
             }
             let path = entry.path();
             let bytes = std::fs::read(&path).with_context(|| format!("could not read {}", path.display()))?;
             write_synced(&out.join(&name), &bytes)?;
         }
+        if let Some(chosen) = &self.chosen {
+            for (name, text) in chosen.features.to_files() {
+                write_synced(&out.join(name), text.as_bytes())?;
+            }
+            let renamed = |name: String| {
+                let new = chosen.rename.iter().find(|(old, _)| *old == name);
+                let name = new.map_or(name, |(_, new)| new.clone());
+                chosen.features.get(&name).is_some().then_some(name)
+            };
+            info.supervised_keys = info
+                .supervised_keys
+                .and_then(|(input, target)| Some((renamed(input)?, renamed(target)?)));
+        }
         write_synced(&out.join(INFO_FILE), info.to_json().as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_stored_of_a_feature_goes_with_it() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/features/kitchen_sink");
+        let all = Features::read_folder(&golden).unwrap();
+        let names = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
+        // Each feature with its lists makes up the whole schema.
+        let stored = all.stored_names();
+        let each = all.iter().flat_map(|(name, _)| {
+            Chosen::new(&all, Some(&names(name)), &[])
+                .unwrap()
+                .select
+                .unwrap()
+        });
+        assert_eq!(each.collect::<Vec<_>>(), stored);
+        let (name, _) = all
+            .iter()
+            .find(|(name, _)| {
+                stored
+                    .iter()
+                    .any(|stored| stored.starts_with(&format!("{name}/")))
+            })
+            .unwrap();
+        let rename = [(name.to_owned(), "other".to_owned())];
+        let chosen = Chosen::new(&all, Some(&names(name)), &rename).unwrap();
+        assert!(chosen.rename.len() > 1, "{:?}", chosen.rename);
+        for (old, new) in &chosen.rename {
+            assert_eq!(old.strip_prefix(name), new.strip_prefix("other"));
+        }
+        assert!(chosen.features.get("other").is_some() && chosen.features.len() == 1);
+        let nested = [(format!("{name}/x"), "other".to_owned())];
+        assert!(Chosen::new(&all, None, &nested).is_err());
     }
 }

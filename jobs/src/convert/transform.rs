@@ -98,8 +98,10 @@ impl Transform {
 
     /// Parses a record and notes the names of its features.
     pub(crate) fn parse<'a>(&self, scribe: &mut Scribe, record: &'a [u8]) -> Result<ExampleView<'a>> {
-        let example = ExampleView::parse(record)
-            .context("it is not a tf.train.Example, which is what features are read from")?;
+        let example = ExampleView::parse(record).context(Hinted::new(
+            "it is not a tf.train.Example, which is what features are read from",
+            "records of another kind can be converted whole: without flags that name features",
+        ))?;
         for (name, _) in example.iter() {
             if !scribe.known.contains(name) && scribe.known.len() < MOST_NAMES {
                 scribe.known.insert(name.to_owned());
