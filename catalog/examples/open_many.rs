@@ -3,6 +3,8 @@
 //! Makes a catalog in a temporary folder, commits the versions, and prints the median time to resolve `name`, `name:version`, `name@tag` and `name@log=N`,
 //! each from a catalog that was just opened, as a new process does.
 
+#![allow(clippy::print_stdout, reason = "a program that prints times")]
+
 use std::time::Instant;
 
 use prep_catalog::fingerprint::SequenceHash;

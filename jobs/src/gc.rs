@@ -451,7 +451,7 @@ fn local_staging(data_dir: &Path, now: SystemTime, monitor: &Monitor) -> Result<
         let inner = entries.flatten().map(|entry| entry.path());
         folders.extend(inner.filter(|path| path.is_dir() && !path.is_symlink()));
     }
-    items.sort_by(|a, b| a.location.to_string().cmp(&b.location.to_string()));
+    items.sort_by_key(|item| item.location.to_string());
     Ok(items)
 }
 
@@ -619,7 +619,7 @@ fn temporary_files(log: &Path, now: SystemTime) -> Result<Vec<Item>> {
             }
         }
     }
-    items.sort_by(|a, b| a.location.to_string().cmp(&b.location.to_string()));
+    items.sort_by_key(|item| item.location.to_string());
     Ok(items)
 }
 

@@ -130,7 +130,7 @@ fn describe(item: &Item, status: &str, files: Deleted, kept: Option<&str>) -> Va
         "path": item.location.to_string(),
         "files": files.files,
         "bytes": files.bytes,
-        "age_seconds": (item.age != Duration::MAX).then(|| item.age.as_secs()),
+        "age_seconds": (item.age != Duration::MAX).then_some(item.age.as_secs()),
         "reason": item.reason,
         "kept": kept,
     })
