@@ -199,12 +199,18 @@ impl Kernel {
     }
 }
 
+/// States by word, then by lane; and the blocks of each lane.
+#[cfg(target_arch = "x86_64")]
+type Lanes<const LANES: usize> = [[u32; LANES]; 8];
+#[cfg(target_arch = "x86_64")]
+type LaneBlocks<'a, const LANES: usize> = [&'a [[u8; BLOCK]]; LANES];
+
 /// Moves states into lanes and back. Lanes without a stream do the first one's work for nothing.
 #[cfg(target_arch = "x86_64")]
 fn compress_lanes<const LANES: usize>(
     work: &mut [(&mut [u32; 8], &[[u8; BLOCK]])],
     count: usize,
-    kernel: fn(&mut [[u32; LANES]; 8], &[&[[u8; BLOCK]]; LANES]),
+    kernel: fn(&mut Lanes<LANES>, &LaneBlocks<'_, LANES>),
 ) {
     let Some((_, first)) = work.first() else {
         return;
