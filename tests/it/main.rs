@@ -5,6 +5,7 @@ mod builds;
 mod catalog;
 mod cluster;
 mod convert;
+mod faults;
 mod files;
 mod imagenet;
 mod load;

@@ -42,7 +42,7 @@ struct Tries {
     last: Instant,
     count: u32,
     wait: Duration,
-    /// Whether the client counts those that fail in the network or with a status.
+    /// Whether the client counts those that fail in the network.
     are_counted: bool,
 }
 
@@ -69,7 +69,9 @@ impl Tries {
         self.count += 1;
         self.wait *= 2;
         self.last = Instant::now();
-        if !self.are_counted || matches!(failure, Failure::Short { .. }) {
+        // What broke on the way is counted by the client; an answer that was not what was asked for is seen here only.
+        let is_of_network = matches!(&failure, Failure::Store(error) if client::is_of_network(error));
+        if !(self.are_counted && is_of_network) {
             client::tried_again();
         }
         Ok(())
