@@ -39,6 +39,7 @@ pub mod explain;
 mod fault;
 pub mod fetch;
 pub mod gc;
+mod infer;
 mod journal;
 pub mod monitor;
 mod patterns;

@@ -6,6 +6,7 @@ mod catalog;
 mod cluster;
 mod convert;
 mod faults;
+mod custom;
 mod files;
 mod imagenet;
 mod load;

@@ -11,6 +11,7 @@ mod convert;
 mod diff;
 mod from_catalog;
 mod gc;
+mod infer;
 mod inspect;
 mod job_args;
 mod launch;
@@ -74,6 +75,7 @@ pub struct Global {
 #[derive(Debug, Subcommand)]
 enum Command {
     Build(build::Build),
+    Infer(infer::Infer),
     Register(register::Register),
     Convert(convert::Convert),
     Launch(launch::Launch),
@@ -109,6 +111,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let global = &cli.global;
     let result = match &cli.command {
         Command::Build(args) => build::run(args, global),
+        Command::Infer(args) => infer::run(args, global),
         Command::Register(args) => register::run(args, global),
         Command::Convert(args) => convert::run(args, global),
         Command::Launch(args) => launch::run(args, global),

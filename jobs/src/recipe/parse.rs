@@ -149,7 +149,8 @@ pub(super) struct RawSource {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReader {
     pub(super) kind: Spanned<String>,
-    labels: Option<Spanned<Vec<String>>>,
+    pub(super) labels: Option<Spanned<RawLabels>>,
+    pub(super) dot: Option<Spanned<String>>,
     label_files: Option<Spanned<BTreeMap<String, String>>>,
     pub(super) members: Option<Spanned<Texts>>,
     class_names: Option<Spanned<String>>,
@@ -159,6 +160,14 @@ pub(super) struct RawReader {
     pub(super) columns: Option<Spanned<Vec<String>>>,
     pub(super) nulls: Option<Spanned<Vec<String>>>,
     pub(super) sample: Option<Spanned<u64>>,
+}
+
+/// The columns of labels, or whether there are any.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum RawLabels {
+    Are(bool),
+    Names(Vec<String>),
 }
 
 /// A text, or several.
@@ -752,6 +761,7 @@ impl Checker<'_> {
         let reader = raw.as_ref();
         let fields = [
             ("labels", reader.labels.as_ref().map(Spanned::span)),
+            ("dot", reader.dot.as_ref().map(Spanned::span)),
             ("label_files", reader.label_files.as_ref().map(Spanned::span)),
             ("members", reader.members.as_ref().map(Spanned::span)),
             ("class_names", reader.class_names.as_ref().map(Spanned::span)),
@@ -1339,7 +1349,10 @@ impl Checker<'_> {
                         "missing: which feature each label byte is",
                     ));
                 };
-                for label in labels.as_ref() {
+                let RawLabels::Names(names) = labels.as_ref() else {
+                    return Err(self.fault(labels.span(), "reader.labels", "wanted a list of names"));
+                };
+                for label in names {
                     if !features.iter().any(|(name, f)| name == label && is_label(f)) {
                         let known = features.iter().filter(|(_, f)| is_label(f)).map(|(name, _)| name);
                         let reason =
@@ -1349,14 +1362,14 @@ impl Checker<'_> {
                 }
                 let label_files = reader.label_files.as_ref();
                 for label in label_files.iter().flat_map(|files| files.as_ref().keys()) {
-                    if !labels.as_ref().contains(label) {
+                    if !names.contains(label) {
                         let span = label_files.map_or(raw.span(), |files| files.span());
                         let reason = format!("`{label}` is not among `labels`");
                         return Err(self.fault(span, format!("reader.label_files.{label}"), reason));
                     }
                 }
                 ReaderSpec::Cifar {
-                    labels: labels.as_ref().clone(),
+                    labels: names.clone(),
                     image,
                     label_files: label_files
                         .map(|files| files.as_ref().clone().into_iter().collect())

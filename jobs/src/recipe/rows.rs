@@ -8,13 +8,14 @@ use toml::Spanned;
 use crate::builder::{DatasetSpec, Layout, SourcePlace, SourceSpec, SplitSpec};
 use crate::convert::filter;
 use crate::readers::rows::picture::PictureRule;
-use crate::recipe::parse::{Checker, RawConfig, RawReader, RawRecipe, RawSplits, did_you_mean};
+use crate::recipe::parse::{Checker, RawConfig, RawLabels, RawReader, RawRecipe, RawSplits, did_you_mean};
 use crate::recipe::{Pattern, ReaderSpec, Recipe, RecipeError, SplitFiles};
 
 /// The readers of rows.
-pub(crate) const ROW_KINDS: [&str; 9] = [
+pub(crate) const ROW_KINDS: [&str; 11] = [
     "array_record",
     "csv",
+    "image_folder",
     "jsonl",
     "npz",
     "parquet",
@@ -22,6 +23,7 @@ pub(crate) const ROW_KINDS: [&str; 9] = [
     "text_files",
     "tfrecord",
     "tsv",
+    "webdataset",
 ];
 
 /// What a recipe says of rows.
@@ -66,6 +68,10 @@ pub(crate) struct RowOptions {
     pub(crate) sample: Option<u64>,
     /// Which files of archives are read; all that look like the reader's where there is none.
     pub(crate) members: Vec<Pattern>,
+    /// Whether folders are classes; `None` to see.
+    pub(crate) labels: Option<bool>,
+    /// Whether names are cut at their last dot, not the first.
+    pub(crate) last_dot: bool,
 }
 
 /// A feature of a recipe.
@@ -307,6 +313,8 @@ impl Checker<'_> {
                 "nulls",
             ],
             "jsonl" | "tfrecord" | "array_record" => &["members", "sample"],
+            "image_folder" => &["members", "labels"],
+            "webdataset" => &["members", "sample", "dot"],
             _ => &["members"],
         };
         self.check_reader_fields(raw, taken)?;
@@ -344,7 +352,29 @@ impl Checker<'_> {
                 Pattern::parse(text).map_err(|reason| self.fault(span, "reader.members", reason))?;
             members.push(pattern);
         }
+        let labels = match reader
+            .labels
+            .as_ref()
+            .map(|labels| (labels.span(), labels.as_ref()))
+        {
+            None => None,
+            Some((_, RawLabels::Are(labels))) => Some(*labels),
+            Some((span, RawLabels::Names(_))) => {
+                let reason = "wanted `true` or `false`: whether the folder of a picture is its class";
+                return Err(self.fault(span, "reader.labels", reason));
+            }
+        };
+        let last_dot = match reader.dot.as_ref().map(|dot| (dot.span(), dot.as_ref().as_str())) {
+            None | Some((_, "first")) => false,
+            Some((_, "last")) => true,
+            Some((span, other)) => {
+                let reason = format!("`{other}` is neither `first` nor `last`");
+                return Err(self.fault(span, "reader.dot", reason));
+            }
+        };
         Ok(RowOptions {
+            labels,
+            last_dot,
             delimiter: delimiter.flatten(),
             quote: byte("quote", reader.quote.as_ref())?.unwrap_or(Some(b'"')),
             has_header,

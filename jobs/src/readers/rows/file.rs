@@ -120,6 +120,14 @@ impl RowFile<'_> {
         self.source.check()
     }
 
+    /// Where it lies.
+    pub(crate) fn lies(&self) -> Lies<'_> {
+        match &self.data {
+            Data::Path(path) => Lies::File(self.source.path(), path),
+            Data::Member(_) => Lies::Member(self.source),
+        }
+    }
+
     /// Whether [`stream`](Self::stream) gives the bytes as they lie, so that their position says how far it is.
     ///
     /// # Errors
@@ -153,6 +161,15 @@ impl Local {
             Self::Copy(path) => path,
         }
     }
+}
+
+/// Where a file lies.
+#[derive(Debug)]
+pub(crate) enum Lies<'a> {
+    /// In the folder of its source, or as the source; and its path.
+    File(&'a Path, &'a Path),
+    /// In the archive that is this source.
+    Member(&'a Source),
 }
 
 fn open(path: &Path) -> Result<File> {
@@ -261,6 +278,11 @@ pub(crate) fn is_archive(name: &str) -> bool {
         .any(|end| name.ends_with(end))
 }
 
+/// Whether a file is an archive of files with these endings, and not one of them itself.
+pub(crate) fn is_packed(name: &str, endings: &[&str]) -> bool {
+    is_archive(name) && (endings.is_empty() || !has_ending(name, endings))
+}
+
 /// Whether a file's name has one of these endings, perhaps with that of a packer behind; no endings are all.
 pub(crate) fn has_ending(name: &str, endings: &[&str]) -> bool {
     if endings.is_empty() {
@@ -316,7 +338,7 @@ pub(crate) fn each_row_file(
         }
         return Ok(());
     }
-    if !is_archive(&source.name) {
+    if !is_packed(&source.name, reader.endings()) {
         let mut file = RowFile {
             path: source.name.clone(),
             shown: source.name.clone(),

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::builder::{FileSet, SourcePlace, SourceSpec};
 use crate::error::Hinted;
 use crate::readers::rows::RowReader;
-use crate::readers::rows::file::{is_archive, set_name};
+use crate::readers::rows::file::{is_packed, set_name};
 use crate::recipe::rows::{Files, files_of};
 use crate::recipe::{Pattern, RowsSpec, SplitFiles, near};
 
@@ -111,7 +111,7 @@ pub(super) fn expand(
                 // What is fetched: which members of an archive there are shows later.
                 match splits.of(&rule.name, &source.name, None) {
                     Ok(split) => found.used[split] = true,
-                    Err(_) if is_archive(&source.name) => found.is_open = true,
+                    Err(_) if is_packed(&source.name, reader.endings()) => found.is_open = true,
                     Err(error) => return Err(error.context(rule.at.clone())),
                 }
                 found.sources.push(source.clone());
@@ -139,7 +139,10 @@ pub(super) fn expand(
                 found
                     .add_folder(&rule.name, index, &root, &prefix, &pattern, group)
                     .with_context(|| rule.at.clone())?;
-                if found.sources.len() == before {
+                if found.sources[before..]
+                    .iter()
+                    .all(|source| reader.is_aside(&source.name))
+                {
                     return Err(nothing_fits(&rule.at, &root, &pattern, reader));
                 }
                 if rule.group.is_none() && found.sources.len() - before > MOST_SOURCES {
@@ -204,8 +207,10 @@ struct Found<'a> {
 impl Found<'_> {
     fn add(&mut self, rule_name: &str, rule: usize, source: SourceSpec) -> Result<()> {
         match self.splits.of(rule_name, &source.name, None) {
+            // It may be above the folders of several splits.
+            _ if self.reader.is_aside(&source.name) => {}
             Ok(split) => self.used[split] = true,
-            Err(_) if is_archive(&source.name) => self.is_open = true,
+            Err(_) if is_packed(&source.name, self.reader.endings()) => self.is_open = true,
             Err(error) => return Err(error),
         }
         if !self.seen.insert(source.name.clone()) {
@@ -233,15 +238,19 @@ impl Found<'_> {
         let mut set = FileSet::default();
         let mut first = String::new();
         walk(root, "", &mut |path| {
+            if self.reader.is_aside(path) {
+                let name = format!("{prefix}{path}");
+                return self.add(rule_name, rule, found_source(name, root.join(path), None));
+            }
             let fits = match everything {
-                true => self.reader.takes(path) || is_archive(path),
+                true => self.reader.takes(path) || is_packed(path, self.reader.endings()),
                 false => pattern.matches(path).is_some(),
             };
             if !fits {
                 return Ok(());
             }
             let name = format!("{prefix}{path}");
-            if group == 1 || is_archive(path) {
+            if group == 1 || is_packed(path, self.reader.endings()) {
                 return self.add(rule_name, rule, found_source(name, root.join(path), None));
             }
             // Sets begin where a hash says, so that a new file changes only the set that it comes into.
@@ -361,7 +370,7 @@ fn name_of(path: &Path) -> String {
 }
 
 /// What comes before the paths that fit a pattern in the names of files.
-fn prefix_of(text: &str, pattern: &Pattern) -> String {
+pub(crate) fn prefix_of(text: &str, pattern: &Pattern) -> String {
     let rest = text.strip_suffix(pattern.text()).unwrap_or(text);
     let name = name_of(Path::new(rest));
     match name.is_empty() {
@@ -372,7 +381,7 @@ fn prefix_of(text: &str, pattern: &Pattern) -> String {
 
 /// Calls `visit` with the path of each file under a folder, in the order of names in each folder. Links to folders are not followed; names that
 /// begin with a dot or end with `~` are left out.
-fn walk(root: &Path, inside: &str, visit: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+pub(crate) fn walk(root: &Path, inside: &str, visit: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
     let folder = root.join(inside);
     let shown = || format!("could not read {}", folder.display());
     let mut entries = Vec::new();

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::builder::Source;
 use crate::error::Cancelled;
-use crate::readers::rows::file::{RowFile, each_row_file};
+use crate::readers::rows::file::{RowFile, each_row_file, is_packed};
 use crate::readers::rows::survey::{Place, Survey};
 use crate::readers::rows::{RawRow, RowReader, Rows};
 use crate::recipe::Pattern;
@@ -106,7 +106,7 @@ fn look_at(
     let mut pieces = 1;
     let is_alone = source.files().is_none();
     each_row_file(source, lesson.members, reader, true, &mut |file| {
-        if is_alone && !crate::readers::rows::file::is_archive(&source.name) {
+        if is_alone && !is_packed(&source.name, reader.endings()) {
             pieces = reader.pieces(file)?;
         }
         let mut told = Survey::new(&[]);

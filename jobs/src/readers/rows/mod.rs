@@ -11,7 +11,8 @@ pub(crate) mod cell;
 pub(crate) mod convert;
 mod csv;
 pub(crate) mod file;
-mod files;
+pub(crate) mod files;
+pub(crate) mod image_folder;
 mod learn;
 mod lines;
 mod npz;
@@ -22,11 +23,13 @@ pub(crate) mod survey;
 mod table;
 #[cfg(test)]
 mod tests;
+pub(crate) mod webdataset;
 
 use std::ops::ControlFlow;
 
 use anyhow::Result;
 use bytes::Bytes;
+use prep_formats::features::Feature;
 
 use crate::readers::rows::cell::Row;
 use crate::readers::rows::file::{RowFile, has_ending};
@@ -57,6 +60,26 @@ pub(crate) trait RowReader: Send + Sync + std::fmt::Debug {
     fn columns(&self, file: &mut RowFile<'_>, source: u32, survey: &mut Survey) -> Result<bool> {
         let _ = (file, source, survey);
         Ok(false)
+    }
+
+    /// Whether a file, by its path, has no rows of its own and says something of those of others. It is a source by itself, wherever it lies.
+    fn is_aside(&self, path: &str) -> bool {
+        let _ = path;
+        false
+    }
+
+    /// The columns that the reader itself knows once it was shown all files.
+    ///
+    /// # Errors
+    /// The files do not go together.
+    fn features(&self) -> Result<Vec<(String, Feature)>> {
+        Ok(Vec::new())
+    }
+
+    /// Whether a column may be left out where the schema has none of its name.
+    fn may_lack(&self, column: &str) -> bool {
+        let _ = column;
+        false
     }
 
     /// In how many pieces a file that lies by itself can be read side by side. One by default.
@@ -123,6 +146,8 @@ pub(crate) fn reader(spec: &RowsSpec, wanted: Option<Vec<String>>) -> Box<dyn Ro
         "npz" => Box::new(npz::Npz),
         "tfrecord" => Box::new(records::TfRecords),
         "array_record" => Box::new(records::ArrayRecords),
+        "image_folder" => Box::new(image_folder::ImageFolder::new(&spec.options)),
+        "webdataset" => Box::new(webdataset::WebDataset::new(&spec.options)),
         _ => Box::new(lines::TextFiles),
     }
 }

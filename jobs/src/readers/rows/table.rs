@@ -15,7 +15,7 @@ use crate::convert::filter::{self, Expression};
 use crate::error::Hinted;
 use crate::readers::rows::cell::Cell;
 use crate::readers::rows::convert::{self, Misfit};
-use crate::readers::rows::file::{each_row_file, folder_of, is_archive};
+use crate::readers::rows::file::{each_row_file, folder_of, is_packed};
 use crate::readers::rows::files::{Splits, expand};
 use crate::readers::rows::learn::{Lesson, Notes, learn};
 use crate::readers::rows::picture::PictureRule;
@@ -159,12 +159,14 @@ impl Table {
         };
         let learnt = learn(&lesson, sources, workers)?;
         learnt.survey.check()?;
+        let own = self.reader.features()?;
         let mut features = Vec::new();
-        for name in self.columns_of(&learnt.survey)? {
-            let feature = match self.declared(&name) {
-                Some(Declared::Feature(feature)) => feature.clone(),
-                Some(Declared::Classes) => learnt.survey.label(&name)?,
-                None => learnt.survey.feature(&name)?,
+        for name in self.columns_of(&learnt.survey, &own)? {
+            let known = own.iter().find(|(other, _)| *other == name);
+            let feature = match (self.declared(&name), known) {
+                (Some(Declared::Feature(feature)), _) | (_, Some((_, feature))) => feature.clone(),
+                (Some(Declared::Classes), None) => learnt.survey.label(&name)?,
+                (None, None) => learnt.survey.feature(&name)?,
             };
             features.push((name, feature));
         }
@@ -178,19 +180,29 @@ impl Table {
     }
 
     /// All columns that count: those that were seen or declared, without what is left out.
-    fn columns_of(&self, survey: &Survey) -> Result<Vec<String>> {
+    fn columns_of(&self, survey: &Survey, own: &[(String, Feature)]) -> Result<Vec<String>> {
         let mut names: Vec<String> = match self.wanted() {
             Some(names) => names,
             None => {
                 let declared = self.spec.declared.iter().map(|(name, _)| name);
-                survey.columns.keys().chain(declared).cloned().collect()
+                let own = own.iter().map(|(name, _)| name);
+                survey
+                    .columns
+                    .keys()
+                    .chain(declared)
+                    .chain(own)
+                    .cloned()
+                    .collect()
             }
         };
         names.sort();
         names.dedup();
-        let known = |name: &String| survey.columns.contains_key(name) || self.declared(name).is_some();
+        let is_own = |name: &String| own.iter().any(|(other, _)| other == name);
+        let known = |name: &String| {
+            survey.columns.contains_key(name) || self.declared(name).is_some() || is_own(name)
+        };
         // Where rows were not looked at, misspelt names show when they are read.
-        let looked = survey.rows > 0 || !survey.columns.is_empty();
+        let looked = survey.rows > 0 || !survey.columns.is_empty() || !own.is_empty();
         let check = |what: &str, column: &str| -> Result<()> {
             let name = column.to_owned();
             let base = name.split('/').next().unwrap_or_default().to_owned();
@@ -219,7 +231,7 @@ impl Table {
             check("`key`", name)?;
         }
         for (name, _) in &self.spec.declared {
-            if survey.rows > 0 && !survey.columns.contains_key(name) {
+            if survey.rows > 0 && !survey.columns.contains_key(name) && !is_own(name) {
                 return Err(unknown_column(
                     "`features`",
                     name,
@@ -370,7 +382,10 @@ impl Table {
             .and_then(|rule| self.spec.sources.get(*rule as usize))
             .map_or("", |rule| rule.name.as_str());
         let files = source.files().map_or(1, |files| files.len());
-        let is_packed = is_archive(&source.name);
+        if self.reader.is_aside(&source.name) {
+            return Ok(());
+        }
+        let is_packed = is_packed(&source.name, self.reader.endings());
         // One part for all files of a set: their number may be large, and messages name the file by themselves.
         let set_part = source.files().map(|_| output.part(&source.name));
         let members = &self.spec.options.members;
@@ -426,7 +441,8 @@ impl Table {
         let mut values: Vec<Option<Value>> = vec![None; learned.columns.len()];
         for (name, cell) in cells {
             let Some(index) = learned.index.get(&name) else {
-                if self.spec.select.is_none() && !self.spec.drop.contains(&name) && cell != Cell::Null {
+                let may_lack = cell == Cell::Null || self.reader.may_lack(&name);
+                if self.spec.select.is_none() && !self.spec.drop.contains(&name) && !may_lack {
                     let message = format!(
                         "{}, column `{name}`: found {}, and the schema has no such column",
                         place(),
