@@ -245,7 +245,7 @@ fn kind_of(path: &str) -> Option<&'static str> {
         "text"
     } else if ends(&[".parquet"]) {
         "parquet"
-    } else if ends(&[".npz"]) {
+    } else if ends(&[".npz", ".npy"]) {
         "npz"
     } else if ends(&[".array_record", ".arrayrecord"]) || name.contains(".array_record-") {
         "array_record"

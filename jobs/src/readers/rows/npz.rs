@@ -190,6 +190,29 @@ fn read_header(name: &str, stream: &mut dyn Read) -> Result<Header> {
     parse_header(&text).map_err(|reason| anyhow::anyhow!("{name}: {reason}"))
 }
 
+/// The array of an `.npy` file as one value.
+///
+/// # Errors
+/// It is damaged, or its elements are of a type that is not read.
+pub(super) fn whole(data: &[u8]) -> Result<Cell> {
+    let mut rest = data;
+    let mut header = read_header("the array", &mut rest)?;
+    // A file of one row.
+    header.shape.insert(0, 1);
+    if header.row_bytes() != Some(rest.len() as u64) {
+        bail!(
+            "the array has {} bytes of elements, and its shape {:?} wants others",
+            rest.len(),
+            &header.shape[1..]
+        );
+    }
+    let data = match header.is_fortran {
+        true => gather(&header, rest, 0),
+        false => rest.to_vec(),
+    };
+    Ok(header.cell(data))
+}
+
 /// Parses the literal of a header.
 fn parse_header(text: &str) -> Result<Header, String> {
     let mut literal = Literal { rest: text.trim() };

@@ -9,7 +9,7 @@
 //! | `last` | `a/b.c/07 v1.5.seg` | `png` |
 //!
 //! Dots of folders never count. Columns have the names of extensions in small letters, and `__key__` has the key. What is in a column follows
-//! from the end of its name: `json` is parsed, `txt` is text, `cls` and `id` are integers where they look so, the rest are bytes, and pictures
+//! from the end of its name: `json` is parsed, `txt` is text, `cls` and `id` are integers where they look so, `npy` is a tensor, the rest are bytes, and pictures
 //! where all are. A member whose name does not allow it to be cut so, or whose key came before and was followed by another, is an error that
 //! names it. Members called `__name__` are left out, as `webdataset` does; so are hidden files and links.
 //!
@@ -27,6 +27,7 @@ use crate::archive::{MemberKind, Skip, Tar, normal_path, read_after};
 use crate::error::{Cancelled, Hinted};
 use crate::readers::rows::cell::{Cell, Row};
 use crate::readers::rows::file::RowFile;
+use crate::readers::rows::npz;
 use crate::readers::rows::{RawRow, RowReader, Rows};
 use crate::recipe::Pattern;
 use crate::recipe::rows::RowOptions;
@@ -295,6 +296,7 @@ fn cell(name: &str, value: Bytes) -> Result<Cell> {
             Ok(cell) => cell,
             Err(error) => bail!("it is not JSON: {error}"),
         },
+        "npy" => npz::whole(&value)?,
         _ => Cell::Bytes(value),
     })
 }
