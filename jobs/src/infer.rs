@@ -606,7 +606,7 @@ impl Draft {
         for (name, files) in &self.splits {
             let _ = write!(
                 text,
-                "\n[[splits]]\nname = {}{}\nfiles = {}\n",
+                "\n[[splits]]\nname = {}{}\nfiles = [{}]\n",
                 toml_text(name),
                 count(name),
                 toml_text(files)

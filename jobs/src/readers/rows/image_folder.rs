@@ -3,6 +3,7 @@
 //! The rules are those of Hugging Face's `imagefolder`:
 //!
 //! * a picture is a file whose name ends in one of [`ENDINGS`]; its bytes are stored as they are, after a look at their start;
+//!   as an image, or as bytes (a scalar of type `string`) where there are WebP or TIFF files, which TFDS does not decode;
 //! * its class is the name of the folder that it lies in, whatever is above: so `train/cat/1.jpg` and `test/cat/2.jpg` are both a `cat`;
 //! * a `metadata.csv` or `metadata.jsonl` beside a picture, or in the next folder above that has one, up to that of the source, has a row with
 //!   its path from there as `file_name`; the other columns are features. Then there is no class, unless `labels = true` asks for it.
@@ -21,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use prep_formats::features::Feature;
+use prep_formats::value::DType;
 
 use crate::archive::each_file;
 use crate::builder::Source;
@@ -34,6 +36,8 @@ use crate::recipe::rows::RowOptions;
 
 /// How names of pictures end.
 pub(crate) const ENDINGS: &[&str] = &[".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"];
+/// Of these, what no image feature holds, since TFDS decodes no such files: with one, all pictures are stored as bytes.
+const FOREIGN: &[&str] = &[".webp", ".tif", ".tiff"];
 /// The largest picture.
 const MOST_BYTES: u64 = 1 << 30;
 /// The longest row of metadata, and the largest metadata file that is held because it is in an archive.
@@ -106,6 +110,8 @@ struct Seen {
     classes: BTreeSet<String>,
     /// How deep pictures without metadata lie, each with the first by name.
     depths: Vec<(usize, String)>,
+    /// Whether some have names of kinds that are no pictures to TFDS.
+    is_foreign: bool,
     without_metadata: Option<String>,
     with_metadata: Option<String>,
 }
@@ -266,6 +272,8 @@ impl RowReader for ImageFolder {
         }
         let mut seen = lock(&self.seen);
         let seen = &mut *seen;
+        let name = file.path.to_ascii_lowercase();
+        seen.is_foreign |= FOREIGN.iter().any(|ending| name.ends_with(ending));
         let slot = match &spot.metadata {
             Some(_) => &mut seen.with_metadata,
             None => &mut seen.without_metadata,
@@ -290,7 +298,11 @@ impl RowReader for ImageFolder {
 
     fn features(&self) -> Result<Vec<(String, Feature)>> {
         let seen = lock(&self.seen);
-        let mut features = vec![("image".to_owned(), picture())];
+        let image = match seen.is_foreign {
+            true => Feature::Scalar { dtype: DType::String },
+            false => picture(),
+        };
+        let mut features = vec![("image".to_owned(), image)];
         if let (Some(without), Some(with)) = (&seen.without_metadata, &seen.with_metadata) {
             return Err(Hinted::new(
                 format!("{without}: there are no metadata beside or above it, and {with} has some"),
