@@ -217,7 +217,8 @@ fn folders_of_pictures_by_class_with_and_without_splits() {
         .recipe(FOLDER);
     home.register(&[]).expect(0);
     assert_eq!(home.classes(), ["caf\u{e9}", "zebra"]);
-    assert_eq!(home.column("train", "label"), ["0", "0", "1"]);
+    // In the order of the pictures.
+    assert_eq!(home.column("train", "label"), ["1", "0", "0"]);
 
     // With split folders, a recipe made by `infer`.
     let home = Home::new();
@@ -289,10 +290,7 @@ fn metadata_beside_or_above_the_pictures_are_their_features() {
             "file_name,text,size\na.png,\"two\nlines\",1\ndeep/b.png,\u{e9}t\u{e9},2\n",
         )
         .put("pics/test/c.png", png(3))
-        .put(
-            "pics/test/metadata.jsonl",
-            "{\"file_name\": \"c.png\", \"text\": \"x\", \"size\": 3}\n",
-        );
+        .put("pics/test/metadata.csv", "file_name,text,size\nc.png,x,3\n");
     home.infer("pics", &["--name", "mine"]).expect(0);
     home.register(&[]).expect(0);
     assert_eq!(home.column("train", "text"), ["two\nlines", "\u{e9}t\u{e9}"]);
@@ -302,26 +300,23 @@ fn metadata_beside_or_above_the_pictures_are_their_features() {
     );
 
     // A row without a picture, a picture without a row, and what is changed in a row alone.
-    home.put(
-        "pics/test/metadata.jsonl",
-        "{\"file_name\": \"c.png\", \"text\": \"y\", \"size\": 3}\n",
-    );
+    home.put("pics/test/metadata.csv", "file_name,text,size\nc.png,y,3\n");
     home.register(&[]).expect(0);
     assert_eq!(home.column("test", "text"), ["y"]);
-    home.put("pics/test/metadata.jsonl", "{\"file_name\": \"c.png\", \"text\": \"y\", \"size\": 3}\n{\"file_name\": \"no.png\", \"text\": \"\", \"size\": 0}\n");
+    home.put(
+        "pics/test/metadata.csv",
+        "file_name,text,size\nc.png,y,3\nno.png,,0\n",
+    );
     let said = home.fault();
     assert!(
-        said.contains("pics/test/metadata.jsonl: it has a row for `no.png`"),
+        said.contains("pics/test/metadata.csv: it has a row for `no.png`"),
         "{said}"
     );
-    home.put(
-        "pics/test/metadata.jsonl",
-        "{\"file_name\": \"c.png\", \"text\": \"y\", \"size\": 3}\n",
-    );
+    home.put("pics/test/metadata.csv", "file_name,text,size\nc.png,y,3\n");
     home.put("pics/test/d.png", png(4));
     let said = home.fault();
     assert!(
-        said.contains("pics/test/d.png: it has no row in pics/test/metadata.jsonl"),
+        said.contains("pics/test/d.png: it has no row in pics/test/metadata.csv"),
         "{said}"
     );
 }
