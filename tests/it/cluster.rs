@@ -289,17 +289,23 @@ fn launch_passes_signals_on_and_reports_the_worst_exit_code() {
     let prep = Prep::new();
     let held = Held::new(&prep);
     let words = cifar10("2");
-    let command = prep.command(
-        ["launch", "--processes", "2", "--"]
-            .into_iter()
-            .chain(strs(&words)),
-    );
-    let launched = Process::start(command);
-    launched.wait_until("another process is building this");
-    launched.signal("-TERM");
-    let (code, _, said) = launched.end();
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains("stopped building `cifar10`, as asked"), "{said}");
+    // The end of the terminal reaches the first process alone, as Ctrl-C does.
+    for signal in ["-TERM", "-HUP", "-INT"] {
+        let command = prep.command(
+            ["launch", "--processes", "2", "--"]
+                .into_iter()
+                .chain(strs(&words)),
+        );
+        let launched = Process::start(command);
+        launched.wait_until("another process is building this");
+        launched.signal(signal);
+        let (code, _, said) = launched.end();
+        assert_eq!(code, 1, "{signal}: {said}");
+        assert!(
+            said.contains("stopped building `cifar10`, as asked"),
+            "{signal}: {said}"
+        );
+    }
     drop(held.0);
     let run = prep.run([
         "launch",

@@ -1020,6 +1020,239 @@ fn several_processes_write_the_bytes_of_one_also_after_kills() {
 }
 
 #[test]
+fn skipping_is_limited_over_all_processes_and_runs() {
+    let home = temp_dir();
+    let mut noise = Noise(17);
+    for name in ["a", "b", "c"] {
+        let path = home.path().join(format!("{name}.tfrecord"));
+        write_tfrecord(&path, Compression::Plain, &examples(&mut noise, 20));
+        let mut bytes = fs::read(&path).unwrap();
+        let last = bytes.len() - 5;
+        bytes[last] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    }
+    let prep = Prep::new();
+    let (pattern, out) = (home.path().join("*.tfrecord"), home.path().join("out"));
+    let run = |processes: &str, policy: &str| {
+        let words = [
+            "launch",
+            "--processes",
+            processes,
+            "--",
+            "convert",
+            "--shards",
+            "same",
+        ];
+        let places = [pattern.to_str().unwrap(), out.to_str().unwrap()];
+        prep.run(words.into_iter().chain(["--on-error", policy]).chain(places))
+    };
+    // One in each process is as many as three in one.
+    for processes in ["1", "3"] {
+        let refused = run(processes, "skip:2").expect(1).stderr;
+        assert!(
+            refused.contains("3 records are damaged, more than may be skipped"),
+            "{refused}"
+        );
+        assert!(!out.exists());
+    }
+    // What three were left out of by an earlier run is not what is asked for now.
+    run("3", "skip:3").expect(3);
+    for processes in ["1", "3"] {
+        let refused = run(processes, "skip:2").expect(1).stderr;
+        assert!(
+            refused.contains("was made with 3 damaged records left out"),
+            "{refused}"
+        );
+        assert!(run(processes, "skip:3").expect(0).stdout.contains("up to date"));
+    }
+}
+
+#[test]
+fn a_file_cut_in_its_first_record_can_be_left_out() {
+    let home = temp_dir();
+    let mut noise = Noise(18);
+    let at = |name: &str| home.path().join(name);
+    write_tfrecord(&at("a.tfrecord"), Compression::Plain, &examples(&mut noise, 5));
+    write_tfrecord(&at("b.tfrecord"), Compression::Plain, &examples(&mut noise, 5));
+    let bytes = fs::read(at("b.tfrecord")).unwrap();
+    let prep = Prep::new();
+    let out = at("out");
+    let run = |policy: &str| {
+        let places = [home.path().to_str().unwrap(), out.to_str().unwrap()];
+        let inputs = format!("{}/*.tfrecord", places[0]);
+        prep.run(["convert", &inputs, places[1], "--on-error", policy])
+    };
+    fs::write(at("b.tfrecord"), &bytes[..14]).unwrap();
+    run("fail").expect(1);
+    run("skip").expect(3);
+    assert_eq!(shards(&out).concat().len(), 5);
+    // Without a whole length nobody knows what it is; and there is no advice that was followed already.
+    fs::remove_dir_all(&out).unwrap();
+    fs::write(at("b.tfrecord"), &bytes[..11]).unwrap();
+    let refused = run("skip").expect(1).stderr;
+    assert!(
+        refused.contains("get the file again, or leave it out"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn paths_that_are_not_text_are_taken_as_they_are() {
+    use std::os::unix::ffi::OsStringExt;
+
+    let home = temp_dir();
+    let odd = |name: &[u8]| home.path().join(OsString::from_vec(name.to_vec()));
+    let records = vec![b"one".to_vec(), b"two".to_vec()];
+    write_tfrecord(&odd(b"in\xff.tfrecord"), Compression::Plain, &records);
+    let prep = Prep::new();
+    for (input, out) in [
+        (odd(b"in\xff.tfrecord"), odd(b"out\xff")),
+        (home.path().join("*.tfrecord"), home.path().join("out")),
+    ] {
+        let mut command = prep.command(["convert"]);
+        let ended = command.arg(input).arg(&out).output().unwrap();
+        assert!(
+            ended.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ended.stderr)
+        );
+        assert_eq!(shards(&out).concat(), records);
+    }
+}
+
+#[test]
+fn a_report_or_trace_writes_over_no_input() {
+    let home = temp_dir();
+    let input = home.path().join("a.tfrecord");
+    write_tfrecord(&input, Compression::Plain, &[b"one".to_vec()]);
+    let bytes = fs::read(&input).unwrap();
+    let prep = Prep::new();
+    let (input_text, out) = (input.to_str().unwrap(), home.path().join("out"));
+    let run = |more: &[&str]| {
+        let words = ["convert", input_text, out.to_str().unwrap()];
+        prep.run(words.iter().chain(more))
+    };
+    for flag in ["--report", "--trace"] {
+        let refused = run(&[flag, input_text]).expect(1).stderr;
+        assert!(refused.contains("which is not JSON"), "{refused}");
+        assert!(fs::read(&input).unwrap() == bytes && !out.exists());
+        let inside = out.join("x.json");
+        run(&[flag, inside.to_str().unwrap()]).expect(2);
+    }
+    let same = home.path().join("same.json");
+    let same = same.to_str().unwrap();
+    run(&["--report", same, "--trace", same]).expect(2);
+    run(&["--report", same]).expect(0);
+    run(&["--report", same]).expect(0);
+}
+
+#[test]
+fn a_mount_point_is_refused_before_the_work() {
+    // Proc is one, wherever the tests run.
+    let home = temp_dir();
+    let input = home.path().join("a.tfrecord");
+    write_tfrecord(&input, Compression::Plain, &[b"one".to_vec()]);
+    let run = Prep::new().run(["convert", input.to_str().unwrap(), "/proc", "--overwrite"]);
+    let told = run.expect(1).stderr;
+    assert!(
+        told.contains("is a mount point") && told.contains("`/proc/data`"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_tfds_folder_keeps_a_schema_that_fits_its_records() {
+    let prep = Prep::new();
+    prep.build("mnist", &[]).expect(0);
+    let built = prep.catalog().join("data/mnist/3.0.1");
+    let home = temp_dir();
+    let (built_text, out) = (built.to_str().unwrap(), home.path().join("out"));
+    let run = |input: &str, more: &[&str]| {
+        let _ = fs::remove_dir_all(&out);
+        let words = ["convert", input, out.to_str().unwrap()];
+        prep.run(words.iter().chain(more))
+    };
+    let cat = || {
+        let words = [
+            "cat",
+            out.to_str().unwrap(),
+            "--split",
+            "test",
+            "--records",
+            "0..1",
+            "--json",
+            "--digest",
+        ];
+        let text = prep.run(words).expect(0).stdout;
+        let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        line["features"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    let info = || -> serde_json::Value {
+        serde_json::from_slice(&fs::read(out.join("dataset_info.json")).unwrap()).unwrap()
+    };
+    run(built_text, &[]).expect(0);
+    assert_eq!(
+        (cat(), info()["supervisedKeys"].is_null()),
+        (vec!["image".into(), "label".into()], false)
+    );
+    run(built_text, &["--select", "label"]).expect(0);
+    assert_eq!(
+        (cat(), info()["supervisedKeys"].is_null()),
+        (vec!["label".into()], true)
+    );
+    assert!(out.join("label.labels.txt").exists());
+    run(built_text, &["--rename", "label=digit"]).expect(0);
+    assert_eq!(cat(), ["digit", "image"]);
+    assert!(info()["supervisedKeys"].to_string().contains("digit"));
+    assert!(out.join("digit.labels.txt").exists() && !out.join("label.labels.txt").exists());
+    // In a catalog it is the same.
+    let catalog = home.path().join("catalog");
+    run(
+        built_text,
+        &["--select", "label", "--catalog", catalog.to_str().unwrap()],
+    )
+    .expect(0);
+    assert_eq!(cat(), ["label"]);
+    for (more, reason) in [
+        (["--select", "nope"], "not in the schema"),
+        (["--rename", "nope=x"], "cannot be renamed"),
+        (["--rename", "image=label"], "declared twice"),
+        (["--name", "other"], "no meaning"),
+    ] {
+        let told = run(built_text, &more).expect(1).stderr;
+        assert!(told.contains(reason), "{more:?}: {told}");
+    }
+    // A schema or a description that is damaged.
+    let copy = home.path().join("copy");
+    let damage = |name: &str, change: &dyn Fn(String) -> String| {
+        let _ = fs::remove_dir_all(&copy);
+        fs::create_dir(&copy).unwrap();
+        for entry in fs::read_dir(&built).unwrap() {
+            let path = entry.unwrap().path();
+            fs::copy(&path, copy.join(path.file_name().unwrap())).unwrap();
+        }
+        let text = fs::read_to_string(copy.join(name)).unwrap();
+        fs::write(copy.join(name), change(text)).unwrap();
+        run(copy.to_str().unwrap(), &[]).expect(1).stderr
+    };
+    let told = damage("features.json", &|text| text.replace('}', ""));
+    assert!(
+        told.contains("features.json") && told.contains("not JSON"),
+        "{told}"
+    );
+    let told = damage("dataset_info.json", &|text| text.replace("\"test\"", "\"train\""));
+    assert!(
+        told.contains("names the shard") && told.contains("twice"),
+        "{told}"
+    );
+}
+
+#[test]
 fn a_conversion_can_be_registered_and_loaded() {
     let home = temp_dir();
     let mut noise = Noise(4);
