@@ -93,6 +93,9 @@ pub(crate) fn is_metadata(path: &str) -> bool {
 
 const METADATA: [&str; 2] = ["metadata.csv", "metadata.jsonl"];
 
+/// The metadata of an archive, by the folder inside it.
+type ByFolder = HashMap<String, Arc<Metadata>>;
+
 /// Reads pictures in folders.
 #[derive(Debug)]
 pub(crate) struct ImageFolder {
@@ -100,7 +103,7 @@ pub(crate) struct ImageFolder {
     labels: Option<bool>,
     /// The metadata of folders, and of archives.
     folders: Mutex<HashMap<PathBuf, Option<Arc<Metadata>>>>,
-    archives: Mutex<HashMap<PathBuf, Arc<HashMap<String, Arc<Metadata>>>>>,
+    archives: Mutex<HashMap<PathBuf, Arc<ByFolder>>>,
     seen: Mutex<Seen>,
 }
 
