@@ -1163,8 +1163,8 @@ fn a_mount_point_is_refused_before_the_work() {
 #[test]
 fn a_tfds_folder_keeps_a_schema_that_fits_its_records() {
     let prep = Prep::new();
-    prep.build("mnist", &[]).expect(0);
-    let built = prep.catalog().join("data/mnist/3.0.1");
+    prep.build("cifar10", &[]).expect(0);
+    let built = prep.catalog().join("data/cifar10/3.0.2");
     let home = temp_dir();
     let (built_text, out) = (built.to_str().unwrap(), home.path().join("out"));
     let run = |input: &str, more: &[&str]| {
@@ -1198,7 +1198,7 @@ fn a_tfds_folder_keeps_a_schema_that_fits_its_records() {
     run(built_text, &[]).expect(0);
     assert_eq!(
         (cat(), info()["supervisedKeys"].is_null()),
-        (vec!["image".into(), "label".into()], false)
+        (vec!["id".into(), "image".into(), "label".into()], false)
     );
     run(built_text, &["--select", "label"]).expect(0);
     assert_eq!(
@@ -1207,7 +1207,7 @@ fn a_tfds_folder_keeps_a_schema_that_fits_its_records() {
     );
     assert!(out.join("label.labels.txt").exists());
     run(built_text, &["--rename", "label=digit"]).expect(0);
-    assert_eq!(cat(), ["digit", "image"]);
+    assert_eq!(cat(), ["digit", "id", "image"]);
     assert!(info()["supervisedKeys"].to_string().contains("digit"));
     assert!(out.join("digit.labels.txt").exists() && !out.join("label.labels.txt").exists());
     // In a catalog it is the same.

@@ -85,6 +85,15 @@ pub(super) fn is_of_network(error: &object_store::Error) -> bool {
     has::<HttpError>(error)
 }
 
+/// Whether a store has answered that a request will not do (404, 410 and so on), and not only for now, nor for the way it was put: a range
+/// from the end is what some refuse, with 400, 405 or 416. `object_store` tells the status in words only.
+pub(super) fn is_refused(error: &object_store::Error) -> bool {
+    const SAID: &str = " - Server returned non-2xx status code: ";
+    let texts = std::iter::successors(error.source(), |&error| error.source()).map(ToString::to_string);
+    let mut statuses = texts.filter_map(|text| text.split_once(SAID)?.1.get(..3)?.parse::<u16>().ok());
+    statuses.any(|status| matches!(status, 400..500) && !matches!(status, 400 | 405 | 408 | 416 | 429))
+}
+
 /// Whether a store has refused to give the last bytes of an object.
 pub(super) fn has_no_suffixes(error: &object_store::Error) -> bool {
     has::<NoSuffixes>(error)

@@ -130,17 +130,20 @@ impl Failure {
             Self::Store(error @ object_store::Error::Generic { .. }) => {
                 !client::is_unreachable(error)
                     && !client::has_no_suffixes(error)
+                    && !client::is_refused(error)
                     && (took < ASKED_AGAIN || client::is_of_network(error))
             }
             Self::Store(error) => matches!(error, object_store::Error::JoinError { .. }),
         }
     }
 
-    /// Whether the store is not there, or has failed for so long that other requests would not fare better.
+    /// Whether the store is not there, refuses, or has failed for so long that other requests would not fare better.
     fn is_for_all(&self, took: Duration) -> bool {
         match self {
             Self::Store(error @ object_store::Error::Generic { .. }) => {
-                client::is_unreachable(error) || took >= LONG && !client::has_no_suffixes(error)
+                client::is_unreachable(error)
+                    || client::is_refused(error)
+                    || took >= LONG && !client::has_no_suffixes(error)
             }
             Self::Short { .. } | Self::Store(_) => false,
         }

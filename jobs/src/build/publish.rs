@@ -70,6 +70,10 @@ impl Registry {
             Some(text) => Location::parse(text)?,
             None => catalog.data_dir(),
         };
+        if place.is_web() {
+            let message = format!("{place} is on a web server, and can only be read");
+            return Err(Hinted::new(message, "give `--data-dir` a folder or a bucket").into());
+        }
         let mut version = DatasetName::new(&spec.name, spec.config.as_deref()).map_err(hinted)?;
         version.selector = Selector::Version(spec.version.clone());
         let mut relative = PathBuf::from(&spec.name);

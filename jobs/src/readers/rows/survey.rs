@@ -932,7 +932,7 @@ mod tests {
             let features = survey
                 .columns
                 .keys()
-                .map(|name| format!("{:?}", survey.feature(name)));
+                .map(|name| format!("{:?}", survey.feature(name).map_err(|error| format!("{error:#}"))));
             features.collect::<Vec<_>>()
         };
         assert_eq!(shown(&whole), shown(&parts));
