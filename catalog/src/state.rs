@@ -382,7 +382,7 @@ mod tests {
         let mut changes = vec![
             Change::Build(in_folder("1.0.0", 1, "d/1.0.0", &[])),
             Change::Append(in_folder("1.1.0", 2, "d/1.1.0", &["d/1.0.0"])),
-            Change::Register(in_folder("3.0.0", 3, "/home/me/3", &[])),
+            Change::Register(in_folder("3.0.0", 3, "/elsewhere/3", &[])),
         ];
         // Its folder must not change under the version that shares it.
         let state = fold(&changes);
