@@ -7,6 +7,7 @@ use clap::Args;
 use prep_catalog::{DatasetName, Resolved};
 use serde_json::{Value, json};
 
+use crate::cli::from_catalog::CatalogArgs;
 use crate::cli::from_catalog::{advise, catalog};
 use crate::cli::output::Usage;
 use crate::cli::progress::Display;
@@ -45,17 +46,13 @@ pub(crate) struct Diff {
     /// Ends with exit code 1 where something differs.
     #[arg(long)]
     exit_code: bool,
-    /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
-    catalog: Option<String>,
-    /// One JSON object a line on stdout.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    at: CatalogArgs,
 }
 
 pub(crate) fn run(args: &Diff, global: &Global) -> anyhow::Result<Outcome> {
     let memory = parse_size(&args.memory).map_err(|reason| Usage(format!("`--memory`: {reason}")))?;
-    let catalog = catalog(args.catalog.as_deref())?;
+    let catalog = catalog(args.at.catalog.as_deref())?;
     let resolve = |name: &str| -> anyhow::Result<Resolved> {
         let name = DatasetName::parse(name).map_err(advise)?;
         catalog.resolve(&name).map_err(advise)
@@ -73,7 +70,7 @@ pub(crate) fn run(args: &Diff, global: &Global) -> anyhow::Result<Outcome> {
         let _display = Display::bars(&monitor, global);
         diff(&before, &after, &options, &monitor)?
     };
-    let text = if args.json {
+    let text = if args.at.json {
         let mut object = found.json();
         object["before"] = side(&before);
         object["after"] = side(&after);

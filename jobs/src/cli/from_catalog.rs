@@ -1,11 +1,59 @@
 //! What commands that take a dataset's name share: the catalog, opened, and its errors with their advice.
 
+use std::io::{self, Write};
 use std::path::Path;
 
+use clap::Args;
 use prep_catalog::{Catalog, DatasetName, Resolved};
 use prep_loader::Dataset;
+use serde_json::Value;
 
+use crate::cli::Outcome;
 use crate::cli::output::{Hinted, Usage};
+
+/// The flags of commands that ask or change a catalog.
+#[derive(Debug, Args)]
+pub(crate) struct CatalogArgs {
+    /// Catalog folder or URL.
+    #[arg(long, env = "PREP_CATALOG")]
+    pub(crate) catalog: Option<String>,
+    /// One JSON object a line on stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl CatalogArgs {
+    /// Prints one description, as JSON or for people.
+    pub(crate) fn print(
+        &self,
+        object: &Value,
+        for_people: impl Fn(&Value) -> String,
+    ) -> anyhow::Result<Outcome> {
+        let text = if self.json {
+            format!("{object}\n")
+        } else {
+            for_people(object)
+        };
+        io::stdout().lock().write_all(text.as_bytes())?;
+        Ok(Outcome::Done)
+    }
+}
+
+/// The line `name/config:version` above what people are told of a version.
+pub(crate) fn heading(object: &Value) -> String {
+    let config = object["config"]
+        .as_str()
+        .map_or(String::new(), |config| format!("/{config}"));
+    format!("{}{config}:{}\n", text(&object["name"]), text(&object["version"]))
+}
+
+/// A text without its quotes; other values as JSON.
+pub(crate) fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
 
 /// Opens the catalog: `--catalog`, else `$PREP_CATALOG`, else the one in the home folder.
 pub(crate) fn catalog(given: Option<&str>) -> anyhow::Result<Catalog> {

@@ -8,6 +8,7 @@ use prep_catalog::DatasetName;
 use prep_formats::store::Location;
 use serde_json::{Value, json};
 
+use crate::cli::from_catalog::CatalogArgs;
 use crate::cli::from_catalog::{advise, catalog};
 use crate::cli::output::{Usage, say};
 use crate::cli::{Global, Outcome, stop};
@@ -37,12 +38,8 @@ pub(crate) struct Gc {
     /// A data folder to look for staging in, besides those where versions of the catalog lie; may be repeated.
     #[arg(long, value_name = "URL")]
     data_dir: Vec<String>,
-    /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
-    catalog: Option<String>,
-    /// One JSON object a line on stdout.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    at: CatalogArgs,
 }
 
 pub(crate) fn run(args: &Gc, global: &Global) -> anyhow::Result<Outcome> {
@@ -54,7 +51,7 @@ pub(crate) fn run(args: &Gc, global: &Global) -> anyhow::Result<Outcome> {
         .dataset(name)
         .spared(spared)
         .data_dirs(data_dirs.collect::<Result<_, _>>()?);
-    let catalog = catalog(args.catalog.as_deref())?;
+    let catalog = catalog(args.at.catalog.as_deref())?;
     let monitor = Monitor::new();
     stop::on_signals(&monitor.switch())?;
     if args.delete {
@@ -78,7 +75,7 @@ pub(crate) fn run(args: &Gc, global: &Global) -> anyhow::Result<Outcome> {
             }
         };
         let why = outcome.err();
-        if args.json {
+        if args.at.json {
             writeln!(out, "{}", describe(item, status, files, why.as_deref()))?;
         } else {
             let why = why.map_or(String::new(), |why| format!("; kept: {why}"));
@@ -105,7 +102,7 @@ pub(crate) fn run(args: &Gc, global: &Global) -> anyhow::Result<Outcome> {
         }
     }
     out.flush()?;
-    if !args.json && !global.quiet {
+    if !args.at.json && !global.quiet {
         let size = show_size(total.bytes);
         let verb = if args.delete {
             "deleted"

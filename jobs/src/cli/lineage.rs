@@ -1,11 +1,10 @@
 //! `prep lineage`.
 
-use std::io::{self, Write};
-
 use clap::Args;
 use prep_catalog::DatasetName;
 use serde_json::Value;
 
+use crate::cli::from_catalog::{CatalogArgs, heading, text};
 use crate::cli::from_catalog::{advise, catalog};
 use crate::cli::{Global, Outcome};
 use crate::describe;
@@ -18,36 +17,19 @@ use crate::describe;
 pub(crate) struct Lineage {
     /// `name`, `name/config`, `name:version` or `name@tag`.
     name: String,
-    /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
-    catalog: Option<String>,
-    /// One JSON object a line on stdout.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    at: CatalogArgs,
 }
 
 pub(crate) fn run(args: &Lineage, _global: &Global) -> anyhow::Result<Outcome> {
     let name = DatasetName::parse(&args.name).map_err(advise)?;
-    let catalog = catalog(args.catalog.as_deref())?;
+    let catalog = catalog(args.at.catalog.as_deref())?;
     let object = describe::lineage(&catalog, &name).map_err(advise)?;
-    let text = if args.json {
-        format!("{object}\n")
-    } else {
-        for_people(&object)
-    };
-    io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(Outcome::Done)
+    args.at.print(&object, for_people)
 }
 
 fn for_people(object: &Value) -> String {
-    let text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let config = object["config"]
-        .as_str()
-        .map_or(String::new(), |config| format!("/{config}"));
-    let mut out = format!("{}{config}:{}\n", text(&object["name"]), text(&object["version"]));
+    let mut out = heading(object);
     for (title, field) in [
         ("fingerprint", "fingerprint"),
         ("manifest", "manifest_sha256"),

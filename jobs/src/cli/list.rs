@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use clap::Args;
 use prep_catalog::Listed;
 
+use crate::cli::from_catalog::CatalogArgs;
 use crate::cli::output::say;
 use crate::cli::{Global, Outcome, from_catalog};
 use crate::describe;
@@ -15,19 +16,15 @@ use crate::describe;
 /// {examples, shards, bytes}}, fingerprint, path. What cannot be read is reported on stderr, the rest is listed, and the exit code is 1.
 #[derive(Debug, Args)]
 pub(crate) struct List {
-    /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
-    catalog: Option<String>,
-    /// One JSON object a line on stdout.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    at: CatalogArgs,
 }
 
 pub(crate) fn run(args: &List, global: &Global) -> anyhow::Result<Outcome> {
-    let catalog = from_catalog::catalog(args.catalog.as_deref())?;
+    let catalog = from_catalog::catalog(args.at.catalog.as_deref())?;
     let listing = catalog.list().map_err(from_catalog::advise)?;
     let mut out = BufWriter::new(io::stdout().lock());
-    if args.json {
+    if args.at.json {
         for version in &listing.versions {
             writeln!(out, "{}", describe::listed(version))?;
         }

@@ -6,6 +6,7 @@ use clap::Args;
 use prep_catalog::{DatasetName, Selector};
 use serde_json::json;
 
+use crate::cli::from_catalog::CatalogArgs;
 use crate::cli::from_catalog::{advise, catalog};
 use crate::cli::output::{Usage, say};
 use crate::cli::{Global, Outcome};
@@ -26,17 +27,13 @@ pub(crate) struct Rm {
     /// Shows what would be removed, and does nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
-    catalog: Option<String>,
-    /// One JSON object a line on stdout.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    at: CatalogArgs,
 }
 
 pub(crate) fn run(args: &Rm, global: &Global) -> anyhow::Result<Outcome> {
     let name = DatasetName::parse(&args.name).map_err(advise)?;
-    let catalog = catalog(args.catalog.as_deref())?;
+    let catalog = catalog(args.at.catalog.as_deref())?;
     let is_exact = name.selector != Selector::Latest;
     if args.all && is_exact {
         return Err(Usage("`--all` is for a name without a version".into()).into());
@@ -82,7 +79,7 @@ pub(crate) fn run(args: &Rm, global: &Global) -> anyhow::Result<Outcome> {
             }
         };
         let is_users = there.kind == "register";
-        if args.json {
+        if args.at.json {
             let object = json!({
                 "status": if args.dry_run { "planned" } else { "removed" },
                 "name": name.name, "config": name.config, "version": version, "tags": tags, "log": log,

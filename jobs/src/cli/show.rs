@@ -1,10 +1,9 @@
 //! `prep show`.
 
-use std::io::{self, Write};
-
 use clap::Args;
 use serde_json::Value;
 
+use crate::cli::from_catalog::{CatalogArgs, heading, text};
 use crate::cli::{Global, Outcome, from_catalog};
 use crate::describe;
 
@@ -15,37 +14,20 @@ use crate::describe;
 pub(crate) struct Show {
     /// `name`, `name/config`, `name:version` or `name@tag`.
     name: String,
-    /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
-    catalog: Option<String>,
-    /// One JSON object a line on stdout.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    at: CatalogArgs,
 }
 
 pub(crate) fn run(args: &Show, _global: &Global) -> anyhow::Result<Outcome> {
-    let resolved = from_catalog::resolve(args.catalog.as_deref(), &args.name)?;
+    let resolved = from_catalog::resolve(args.at.catalog.as_deref(), &args.name)?;
     let object = describe::resolved(&resolved)?;
-    let text = if args.json {
-        format!("{object}\n")
-    } else {
-        for_people(&object)
-    };
-    io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(Outcome::Done)
+    args.at.print(&object, for_people)
 }
 
 /// The description as lines of text.
 fn for_people(object: &Value) -> String {
-    let text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
     let entries = |field: &str| object[field].as_object().into_iter().flatten();
-    let config = object["config"]
-        .as_str()
-        .map_or(String::new(), |config| format!("/{config}"));
-    let mut out = format!("{}{config}:{}\n", text(&object["name"]), text(&object["version"]));
+    let mut out = heading(object);
     out += &format!("path         {}\n", text(&object["path"]));
     out += &format!("fingerprint  {}\n", text(&object["fingerprint"]));
     let tags: Vec<String> = object["tags"]

@@ -6,6 +6,7 @@ use clap::Args;
 use prep_catalog::DatasetName;
 use serde_json::json;
 
+use crate::cli::from_catalog::CatalogArgs;
 use crate::cli::from_catalog::{advise, catalog};
 use crate::cli::{Global, Outcome};
 
@@ -27,17 +28,13 @@ pub(crate) struct Tag {
     /// Shows what would be done, and does nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
-    catalog: Option<String>,
-    /// One JSON object a line on stdout.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    at: CatalogArgs,
 }
 
 pub(crate) fn run(args: &Tag, global: &Global) -> anyhow::Result<Outcome> {
     let name = DatasetName::parse(&args.name).map_err(advise)?;
-    let catalog = catalog(args.catalog.as_deref())?;
+    let catalog = catalog(args.at.catalog.as_deref())?;
     let selected = if args.delete {
         name.clone()
             .with_selector(prep_catalog::Selector::Tag(args.tag.clone()))
@@ -58,7 +55,7 @@ pub(crate) fn run(args: &Tag, global: &Global) -> anyhow::Result<Outcome> {
         (false, false, None) => "up to date",
     };
     let mut out = io::stdout().lock();
-    if args.json {
+    if args.at.json {
         let object = json!({
             "status": status, "name": name.name, "config": name.config, "version": version, "tag": args.tag, "log": log,
         });

@@ -17,6 +17,7 @@ use prep_formats::store::{self, Location, PositionedFile, ReadAt};
 use prep_formats::tfrecord;
 use sha2::{Digest, Sha256};
 
+use crate::cli::from_catalog::CatalogArgs;
 use crate::cli::output::{Usage, say};
 use crate::cli::progress::Display;
 use crate::cli::record_file::{Kind, kind, kind_by_name};
@@ -46,12 +47,8 @@ pub(crate) struct Verify {
     /// Goes on where an earlier run of the same command was stopped; the journal is in the home folder, or in FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     resume: Option<PathBuf>,
-    /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
-    catalog: Option<String>,
-    /// One JSON object a line on stdout.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    at: CatalogArgs,
 }
 
 /// Bytes that are hashed at a time.
@@ -134,7 +131,7 @@ pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
             tasks.extend(tasks_of(&path)?);
             continue;
         }
-        let found = verify_dataset::resolve(&target, args.catalog.as_deref())?;
+        let found = verify_dataset::resolve(&target, args.at.catalog.as_deref())?;
         match found.folder.as_path() {
             Some(folder) => tasks.extend(tasks_of(&folder)?),
             None => tasks.extend(shards_of(found.manifest, &found.folder)),
@@ -155,12 +152,12 @@ pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
         verify_all(&tasks, workers, &look, |report| {
             num_damaged += usize::from(!report.ok);
             num_records += report.records.unwrap_or(0);
-            print(&report, args.json, global)
+            print(&report, args.at.json, global)
         })?;
         look.meter.finish();
     }
     journal.remove();
-    if !args.json && !global.quiet && num_files > 1 {
+    if !args.at.json && !global.quiet && num_files > 1 {
         say(format_args!(
             "{num_files} files, {num_records} records, {num_damaged} files damaged"
         ));
