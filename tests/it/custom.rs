@@ -554,3 +554,17 @@ fn first_recipes_of_tables_and_texts_work_at_once() {
     let said = mixed.infer("nothing", &["--overwrite"]).expect(1).stderr;
     assert!(said.contains("nothing"), "{said}");
 }
+
+#[test]
+fn damaged_rows_do_not_pass_while_a_recipe_is_written() {
+    let home = Home::new();
+    home.put("rows.csv", "a,b\n1,2\n3\n4,5\n");
+    let found = home.infer("rows.csv", &["--name", "mine"]).expect(3).stdout;
+    assert!(
+        found.contains("train 2") && found.contains("--on-error skip"),
+        "{found}"
+    );
+    assert!(home.fault().contains("line 3: it has 1 fields"));
+    home.register(&["--on-error", "skip"]).expect(3);
+    assert_eq!(home.rows("train").len(), 2);
+}

@@ -22,7 +22,8 @@ const MOST_CLASSES: usize = 20;
 ///
 /// Looks at a file or folder: which kind of files there are (tables, JSON Lines, texts, pictures in folders, samples in tar archives ..), whether
 /// folders or names stand for splits (`train/..`, `test.csv`), which features and classes there are and how many examples. Shows some of
-/// these, and writes a recipe that `prep register` takes as it is, or after you looked it over. Reads the data twice.
+/// these, and writes a recipe that `prep register` takes as it is, or after you looked it over. Reads the data twice. Rows that are damaged are counted,
+/// and the exit code is 3: `prep register --on-error skip` leaves them out.
 ///
 /// Example: prep infer photos -o photos.toml && prep register photos.toml
 #[derive(Debug, Args)]
@@ -81,7 +82,10 @@ pub(crate) fn run(args: &Infer, global: &Global) -> Result<Outcome> {
     } else {
         show(args, &inferred, &mut out)?;
     }
-    Ok(Outcome::Done)
+    Ok(match inferred.damaged {
+        Some(_) => Outcome::Skipped,
+        None => Outcome::Done,
+    })
 }
 
 /// Writes the recipe; one that is there is replaced as a whole.
@@ -173,9 +177,13 @@ fn show(args: &Infer, inferred: &Inferred, out: &mut impl Write) -> Result<()> {
         writeln!(out, "example: {sample}")?;
     }
     let recipe = args.output.display();
+    let (skip, without) = match inferred.damaged {
+        Some(_) => (" --on-error skip", " without the damaged rows"),
+        None => ("", ""),
+    };
     writeln!(
         out,
-        "{recipe} is written; `prep register {recipe}` makes the dataset"
+        "{recipe} is written; `prep register {recipe}{skip}` makes the dataset{without}"
     )?;
     Ok(())
 }
