@@ -32,6 +32,9 @@ class Proxy:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            # Else the head of a reply goes out alone, and its body waits 40 ms for the client's delayed acknowledgement.
+            wbufsize = -1
+            disable_nagle_algorithm = True
 
             def handle_one(self):
                 proxy.handle(self)
