@@ -16,6 +16,17 @@ pub(super) struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
+    /// One record; `size` is where its size goes.
+    pub(super) fn one(record: &'a [u8], size: &'a mut Vec<u8>) -> Self {
+        size.clear();
+        put_varint(size, record.len() as u64);
+        Self {
+            num_records: 1,
+            sizes: size,
+            values: record,
+        }
+    }
+
     /// The records one by one. Stops early where `sizes` do not fit `values`, which the writer never makes.
     pub(super) fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let (mut sizes, mut values) = (self.sizes, self.values);

@@ -149,13 +149,7 @@ impl<W: Write> Writer<W> {
         }
         self.file.check()?;
         self.num_records += 1;
-        self.size.clear();
-        put_varint(&mut self.size, record.len() as u64);
-        let records = Records {
-            num_records: 1,
-            sizes: &self.size,
-            values: record,
-        };
+        let records = Records::one(record, &mut self.size);
         self.data.clear();
         let mut hash = [0; 2];
         let header = self.encoder.encode_before(records, &mut self.data, |before| {
@@ -278,13 +272,7 @@ impl<W: Write> Writer<W> {
 
     /// Encodes and places a chunk of one record, without a copy of it.
     fn put_alone(&mut self, record: &[u8]) -> Result<()> {
-        self.size.clear();
-        put_varint(&mut self.size, record.len() as u64);
-        let records = Records {
-            num_records: 1,
-            sizes: &self.size,
-            values: record,
-        };
+        let records = Records::one(record, &mut self.size);
         self.data.clear();
         let encoded = self.encoder.encode(records, &mut self.data);
         let header = encoded.map_err(|reason| failed(&mut self.file, reason))?;
