@@ -9,6 +9,7 @@
 //!
 //! So a store that is gone, or the network to it, ends a job within ten seconds, while one that is busy or slow is waited for.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::error::Error;
@@ -85,13 +86,22 @@ pub(super) fn is_of_network(error: &object_store::Error) -> bool {
     has::<HttpError>(error)
 }
 
-/// Whether a store has answered that a request will not do (404, 410 and so on), and not only for now, nor for the way it was put: a range
-/// from the end is what some refuse, with 400, 405 or 416. `object_store` tells the status in words only.
-pub(super) fn is_refused(error: &object_store::Error) -> bool {
-    const SAID: &str = " - Server returned non-2xx status code: ";
-    let texts = std::iter::successors(error.source(), |&error| error.source()).map(ToString::to_string);
-    let mut statuses = texts.filter_map(|text| text.split_once(SAID)?.1.get(..3)?.parse::<u16>().ok());
-    statuses.any(|status| matches!(status, 400..500) && !matches!(status, 400 | 405 | 408 | 416 | 429))
+tokio::task_local! {
+    /// Status of the last answer to the requests of a piece of work.
+    static STATUS: Cell<Option<u16>>;
+}
+
+/// Does a piece of work, and tells whether a store has answered its last request that it will not do (404, 410 and so on), and not only for now, nor
+/// for the way it was put: a range from the end is what some refuse, with 400, 405 or 416. Errors of `object_store` tell the status in
+/// words only.
+pub(super) async fn and_is_refused<T>(work: impl Future<Output = T>) -> (T, bool) {
+    let watched = async {
+        let done = work.await;
+        (done, STATUS.with(Cell::get))
+    };
+    let (done, status) = STATUS.scope(Cell::new(None), watched).await;
+    let refused = |status| matches!(status, 400..500) && !matches!(status, 400 | 405 | 408 | 416 | 429);
+    (done, status.is_some_and(refused))
 }
 
 /// Whether a store has refused to give the last bytes of an object.
@@ -319,6 +329,8 @@ impl Client {
         key: u64,
     ) -> Result<HttpResponse, HttpError> {
         let (shared, began) = (&self.0, Instant::now());
+        // Whoever asks need not want to know.
+        let _ = STATUS.try_with(|last| last.set(None));
         let (client, generation, silence) = {
             let state = shared.lock();
             (state.client.clone(), state.generation, state.silence)
@@ -341,6 +353,7 @@ impl Client {
         };
         shared.heard(began.elapsed());
         let status = response.status();
+        let _ = STATUS.try_with(|last| last.set(Some(status.as_u16())));
         if is_suffix && status.as_u16() == 416 {
             return Err(HttpError::new(HttpErrorKind::Unknown, NoSuffixes));
         }

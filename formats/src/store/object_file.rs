@@ -113,7 +113,12 @@ impl fmt::Debug for ObjectFile {
 /// Why one try did not give what was wanted.
 enum Failure {
     Store(object_store::Error),
-    Short { wanted: u64, found: u64 },
+    /// A store's error that says no for good, though not why.
+    Refused(object_store::Error),
+    Short {
+        wanted: u64,
+        found: u64,
+    },
 }
 
 impl From<object_store::Error> for Failure {
@@ -130,10 +135,10 @@ impl Failure {
             Self::Store(error @ object_store::Error::Generic { .. }) => {
                 !client::is_unreachable(error)
                     && !client::has_no_suffixes(error)
-                    && !client::is_refused(error)
                     && (took < ASKED_AGAIN || client::is_of_network(error))
             }
             Self::Store(error) => matches!(error, object_store::Error::JoinError { .. }),
+            Self::Refused(_) => false,
         }
     }
 
@@ -141,10 +146,9 @@ impl Failure {
     fn is_for_all(&self, took: Duration) -> bool {
         match self {
             Self::Store(error @ object_store::Error::Generic { .. }) => {
-                client::is_unreachable(error)
-                    || client::is_refused(error)
-                    || took >= LONG && !client::has_no_suffixes(error)
+                client::is_unreachable(error) || took >= LONG && !client::has_no_suffixes(error)
             }
+            Self::Refused(_) => true,
             Self::Short { .. } | Self::Store(_) => false,
         }
     }
@@ -166,7 +170,7 @@ impl Failure {
                     reason: "the object was replaced since it was opened: open it again".into(),
                 };
             }
-            Self::Store(error) => {
+            Self::Store(error) | Self::Refused(error) => {
                 let kind = match &error {
                     Store::NotFound { .. } => io::ErrorKind::NotFound,
                     Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => {
@@ -293,7 +297,7 @@ impl ObjectFile {
     {
         let mut tries = self.tries();
         loop {
-            match step().await {
+            match once(step()).await {
                 Ok(found) => return Ok(found),
                 Err(failure) => tries.again(failure).await?,
             }
@@ -309,7 +313,7 @@ impl ObjectFile {
     ) -> Result<(), Failure> {
         let mut tries = self.tries();
         loop {
-            match self.fetch_once(store, path, part.offset, part.buffer).await {
+            match once(self.fetch_once(store, path, part.offset, part.buffer)).await {
                 Ok(()) => return Ok(()),
                 Err(failure) => tries.again(failure).await?,
             }
@@ -351,6 +355,15 @@ impl ObjectFile {
             found: filled as u64,
         })
     }
+}
+
+/// One try.
+async fn once<T>(step: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let (result, is_refused) = client::and_is_refused(step).await;
+    result.map_err(|failure| match failure {
+        Failure::Store(error @ object_store::Error::Generic { .. }) if is_refused => Failure::Refused(error),
+        failure => failure,
+    })
 }
 
 /// Length and tag of an object, and the bytes of its end.
@@ -679,6 +692,16 @@ mod tests {
         let error = file.read_at(0, &mut [0; 100]).unwrap_err();
         assert_eq!(server.requests(), 4);
         assert!(matches!(&error, Error::Io { .. }), "{error}");
+
+        // What is refused is refused for good, in the middle too.
+        for status in [403, 410] {
+            server.script(&[Fault::Status(status)]);
+            let error = file.read_at(0, &mut [0; 100]).unwrap_err();
+            assert_eq!(server.requests(), 1, "{error}");
+            let refusing = Server::start(vec![1; 600_000], &[Fault::Status(status)], true);
+            let error = refusing.open().unwrap_err();
+            assert_eq!(refusing.requests(), 1, "{error}");
+        }
 
         // A server that sends whole files only is no store.
         server.script(&[Fault::IgnoreRange]);
