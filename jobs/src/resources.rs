@@ -167,10 +167,38 @@ pub(crate) fn is_mount_point(path: &Path) -> bool {
     device(path).is_some_and(|device| above.is_some_and(|above| above != device))
 }
 
-/// What an error means that came from a full disk under the spill folder; `None` for other errors.
-pub(crate) fn full_spill_folder(error: &anyhow::Error) -> Option<Hinted> {
+/// Says of an error that came from a full disk which one is full, and how full: that of the spill folder, or the one of `folder`, of which
+/// `needed` says what is to be written there.
+pub(crate) fn explain_full_disk(
+    error: anyhow::Error,
+    folder: &Path,
+    needed: impl FnOnce() -> String,
+) -> anyhow::Error {
+    if let Some(advice) = full_spill_folder(&error) {
+        return error.context(advice);
+    }
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    if !causes.any(is_full) {
+        return error;
+    }
+    let message = format!(
+        "no space is left at {}: {}, {} are free",
+        folder.display(),
+        needed(),
+        free_bytes(folder).map_or("none".to_owned(), show_size)
+    );
+    let hint = "free some space there, and give the same command again: it goes on from where it stopped";
+    error.context(Hinted::new(message, hint))
+}
+
+fn is_full(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
 
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
+/// What an error means that came from a full disk under the spill folder; `None` for other errors.
+fn full_spill_folder(error: &anyhow::Error) -> Option<Hinted> {
     let Some(prep_dataflow::Error::SpillWrite {
         folder,
         needed_bytes,
@@ -180,7 +208,7 @@ pub(crate) fn full_spill_folder(error: &anyhow::Error) -> Option<Hinted> {
     else {
         return None;
     };
-    if !matches!(source.kind(), StorageFull | QuotaExceeded) {
+    if !is_full(source) {
         return None;
     }
     let message = format!(

@@ -623,8 +623,12 @@ impl Build {
             Some(located) => located,
             None => self.locate()?,
         };
-        self.work(staging, &located)
-            .map_err(|error| self.explain_full_disk(error, &located))
+        self.work(staging, &located).map_err(|error| {
+            resources::explain_full_disk(error, &self.registry.data_dir, || {
+                let room = self.room(&self.registry.staging_path(), &located);
+                format!("about {} more are needed", resources::show_size(room.likely))
+            })
+        })
     }
 
     fn locate(&self) -> Result<Vec<Located>> {
@@ -1106,35 +1110,6 @@ impl Build {
             }
         }
         Ok(())
-    }
-
-    /// Says where the disk is full, how full, and how much is needed.
-    fn explain_full_disk(&self, error: anyhow::Error, located: &[Located]) -> anyhow::Error {
-        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-
-        if let Some(advice) = resources::full_spill_folder(&error) {
-            return error.context(advice);
-        }
-        let full = error.chain().any(|cause| {
-            cause
-                .downcast_ref::<std::io::Error>()
-                .is_some_and(|error| matches!(error.kind(), StorageFull | QuotaExceeded))
-        });
-        if !full {
-            return error;
-        }
-        let root = self.registry.staging_path();
-        let needed = self.room(&root, located);
-        let free = resources::free_bytes(&self.registry.data_dir);
-        error.context(Hinted::new(
-            format!(
-                "no space is left at {}: about {} more are needed, {} are free",
-                self.registry.data_dir.display(),
-                resources::show_size(needed.likely),
-                free.map_or("none".to_owned(), resources::show_size)
-            ),
-            "free some space there, and give the same command again: it goes on from where it stopped",
-        ))
     }
 
     /// Compares checksums with the spec, unless the user does not want that.

@@ -14,7 +14,7 @@ use rustix::fs::Access;
 use sha2::{Digest, Sha256};
 
 use crate::build::absolute;
-use crate::build::staging::STAGING_FOLDER;
+use crate::build::staging::{STAGING_FOLDER, remove_files};
 use crate::build::upload::{self, Place};
 use crate::builder::DatasetSpec;
 use crate::error::Hinted;
@@ -411,16 +411,9 @@ fn remove_strangers(out: &Path, manifest: &Manifest) -> Result<()> {
         .flat_map(|split| &split.shards)
         .map(|shard| shard.path.as_str())
         .collect();
-    for entry in std::fs::read_dir(out).with_context(|| format!("could not list {}", out.display()))? {
-        let entry = entry.with_context(|| format!("could not list {}", out.display()))?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.contains(".array_record-") && !shards.contains(name.as_ref()) {
-            std::fs::remove_file(entry.path())
-                .with_context(|| format!("could not remove {}", entry.path().display()))?;
-        }
-    }
-    Ok(())
+    remove_files(out, |name| {
+        name.contains(".array_record-") && !shards.contains(name)
+    })
 }
 
 /// Makes the names of folders durable, from `folder` up to `top`'s parent.

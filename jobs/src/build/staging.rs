@@ -272,6 +272,19 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
         .with_context(|| format!("could not sync {}", folder.display()))
 }
 
+/// Removes the files of a folder whose names `goes` picks.
+pub(crate) fn remove_files(folder: &Path, goes: impl Fn(&str) -> bool) -> Result<()> {
+    let listing = || format!("could not list {}", folder.display());
+    for entry in std::fs::read_dir(folder).with_context(listing)? {
+        let entry = entry.with_context(listing)?;
+        if goes(&entry.file_name().to_string_lossy()) {
+            std::fs::remove_file(entry.path())
+                .with_context(|| format!("could not remove {}", entry.path().display()))?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -34,6 +34,7 @@ pub(crate) mod transform;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,12 +43,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use prep_catalog::manifest::Manifest;
 use prep_formats::array_record::WriteOptions;
-use prep_formats::store::{self, Existing};
+use prep_formats::store::{self, AtomicFile, Existing};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::build::OnError;
-use crate::build::staging::Staging;
+use crate::build::staging::{STAGING_FOLDER, Staging, remove_files};
 use crate::convert::catalog::{Description, Registry};
 pub(crate) use crate::convert::inputs::canonical;
 use crate::convert::inputs::{Found, InputFile};
@@ -565,7 +566,10 @@ impl Conversion {
         if self.request.explain {
             return Ok(self.dry_run(&Standing::Absent));
         }
-        let staging_path = self.staging_parent().join(".staging").join(self.output_name());
+        let staging_path = self
+            .staging_parent()
+            .join(STAGING_FOLDER)
+            .join(self.output_name());
         self.refuse_mount_point()?;
         let standing = self.standing()?;
         if let Standing::Same(found) = &standing
@@ -603,7 +607,10 @@ impl Conversion {
                 if is_bare(staging.root()) {
                     let _ = staging.remove();
                 }
-                Err(self.explain_full_disk(error))
+                Err(resources::explain_full_disk(error, parent, || {
+                    let inputs = self.inputs.iter().map(|input| input.bytes).sum();
+                    format!("the inputs have {}", show_size(inputs))
+                }))
             }
         }
     }
@@ -825,11 +832,12 @@ impl Conversion {
         } else {
             (fast::finished(&out, &plan, entries), Vec::new())
         };
-        let kept = found
+        let kept: HashSet<&str> = found
             .values()
             .chain(&earlier)
-            .map(|summary| summary.path.as_str());
-        remove_strangers(&out, kept.collect())?;
+            .map(|summary| summary.path.as_str())
+            .collect();
+        remove_files(&out, |name| !kept.contains(name))?;
         if !found.is_empty() {
             monitor.note(format!(
                 "{} of {} shards are there already, from a run that was interrupted",
@@ -870,14 +878,12 @@ impl Conversion {
                     finished.summaries.len()
                 ));
             }
-            remove_strangers(
-                &out,
-                finished
-                    .summaries
-                    .iter()
-                    .map(|summary| summary.path.as_str())
-                    .collect(),
-            )?;
+            let kept: HashSet<&str> = finished
+                .summaries
+                .iter()
+                .map(|summary| summary.path.as_str())
+                .collect();
+            remove_files(&out, |name| !kept.contains(name))?;
             finished.summaries
         } else {
             fast::run(&job, &found)?
@@ -1058,7 +1064,7 @@ impl Conversion {
                 format!(
                     "into {}",
                     self.staging_parent()
-                        .join(".staging")
+                        .join(STAGING_FOLDER)
                         .join(self.output_name())
                         .display()
                 ),
@@ -1390,33 +1396,6 @@ impl Conversion {
         outcome.plan = lines;
         outcome
     }
-
-    /// Says where the disk is full, and how full.
-    fn explain_full_disk(&self, error: anyhow::Error) -> anyhow::Error {
-        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-
-        if let Some(advice) = resources::full_spill_folder(&error) {
-            return error.context(advice);
-        }
-        let full = error.chain().any(|cause| {
-            cause
-                .downcast_ref::<std::io::Error>()
-                .is_some_and(|error| matches!(error.kind(), StorageFull | QuotaExceeded))
-        });
-        if !full {
-            return error;
-        }
-        let parent = self.staging_parent();
-        let free = resources::free_bytes(parent).map_or("none".to_owned(), show_size);
-        error.context(Hinted::new(
-            format!(
-                "no space is left at {}: the inputs have {}, {free} are free",
-                parent.display(),
-                show_size(self.inputs.iter().map(|input| input.bytes).sum())
-            ),
-            "free some space there, and give the same command again: it goes on from where it stopped",
-        ))
-    }
 }
 
 /// What the leader of several processes tells the others.
@@ -1493,31 +1472,13 @@ fn is_bare(root: &Path) -> bool {
     is_empty(root.join("journal-0.jsonl")) && !root.join("plan.json").exists()
 }
 
-/// Removes files of shards that are not to be kept.
-fn remove_strangers(out: &Path, kept: HashSet<&str>) -> Result<()> {
-    for entry in std::fs::read_dir(out).with_context(|| format!("could not list {}", out.display()))? {
-        let entry = entry.with_context(|| format!("could not list {}", out.display()))?;
-        if !kept.contains(entry.file_name().to_string_lossy().as_ref()) {
-            std::fs::remove_file(entry.path())
-                .with_context(|| format!("could not remove {}", entry.path().display()))?;
-        }
-    }
-    Ok(())
-}
-
 /// Writes a file that is whole or not there, durably.
 fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
-    let shown = path.display();
-    let temporary = path.with_extension("new");
-    std::fs::File::create(&temporary)
-        .and_then(|mut file| {
-            std::io::Write::write_all(&mut file, bytes)?;
-            file.sync_all()
-        })
-        .and_then(|()| std::fs::rename(&temporary, path))
-        .with_context(|| format!("could not write {shown}"))?;
-    if let Some(folder) = path.parent() {
-        store::sync_folder(folder)?;
-    }
-    Ok(())
+    let write = || -> prep_formats::Result<()> {
+        let mut file = AtomicFile::create(path.with_extension("new"))?;
+        file.write_all(bytes)
+            .map_err(prep_formats::Error::io(path, "write"))?;
+        file.commit(path, Existing::Replace)
+    };
+    write().with_context(|| format!("could not write {}", path.display()))
 }
