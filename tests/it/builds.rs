@@ -2,23 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use prep_testing::{Prep, assert_same_folder, folder_digest, source_folder, temp_dir};
+use prep_testing::archive::write_gzip;
+use prep_testing::process::kill_after;
+use prep_testing::{Noise, Prep, assert_same_folder, folder_digest, source_folder, temp_dir};
 use serde_json::Value;
-
-/// Numbers without a pattern, the same in each run.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
 
 fn log_entries(prep: &Prep, dataset: &str) -> usize {
     fs::read_dir(prep.catalog().join("log").join(dataset)).map_or(0, Iterator::count)
@@ -45,17 +34,9 @@ fn thirty_kills_on_one_output_then_a_rerun_give_the_undisturbed_bytes() {
     for round in 0..30 {
         // Other numbers of workers on the way: what they left is used all the same.
         let workers = (round % 4 + 1).to_string();
-        let mut child = killed
-            .command(arguments.iter().copied().chain(["--workers", &workers]))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_micros(
-            noise.next() % (took.as_micros() as u64).max(1),
-        ));
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let pause = Duration::from_micros(noise.below(took.as_micros() as u64));
+        let command = killed.command(arguments.iter().copied().chain(["--workers", &workers]));
+        kill_after(command, pause);
         if version.exists() {
             assert_same_folder(whole.catalog().join("data/cifar10/3.0.2"), &version);
         }
@@ -68,24 +49,29 @@ fn thirty_kills_on_one_output_then_a_rerun_give_the_undisturbed_bytes() {
     assert!(killed.run(arguments).expect(0).stdout.contains("up to date"));
 }
 
-/// Pictures of 256 by 256 that do not compress, 72 MB of them, and a recipe for them.
-fn large_source(folder: &Path) -> PathBuf {
-    let mut noise = Noise(42);
-    for (name, count) in [("train", 1100u32), ("t10k", 10)] {
-        let mut images = [0x803, count, 256, 256].map(u32::to_be_bytes).concat();
-        for _ in 0..count * 256 * 256 / 8 {
-            images.extend(noise.next().to_le_bytes());
-        }
-        fs::write(folder.join(format!("{name}-images-idx3-ubyte.gz")), images).unwrap();
+/// Square pictures, `count` and ten, and a recipe for them. They are of noise, so that nothing makes them smaller; or else of zeros, and packed: little
+/// to store, and long to read.
+pub(crate) fn large_source(folder: &Path, side: u32, count: u32, mut noise: Option<Noise>) -> PathBuf {
+    for (name, count) in [("train", count), ("t10k", 10)] {
+        let mut images = [0x803, count, side, side].map(u32::to_be_bytes).concat();
         let mut labels = [0x801, count].map(u32::to_be_bytes).concat();
         labels.extend((0..count).map(|label| (label % 10) as u8));
+        let pixels = (count * side * side) as usize;
+        let images_path = folder.join(format!("{name}-images-idx3-ubyte.gz"));
+        if let Some(noise) = &mut noise {
+            images.extend(noise.bytes(pixels));
+            fs::write(images_path, images).unwrap();
+        } else {
+            images.resize(images.len() + pixels, 0);
+            write_gzip(images_path, &images);
+        }
         fs::write(folder.join(format!("{name}-labels-idx1-ubyte.gz")), labels).unwrap();
     }
     let text = prep_jobs::recipe::builtin::text("mnist").unwrap();
     let recipe = folder.join("large.toml");
     let text = text
         .replace("\"mnist\"", "\"large\"")
-        .replace("28, 28", "256, 256");
+        .replace("28, 28", &format!("{side}, {side}"));
     fs::write(&recipe, text).unwrap();
     recipe
 }
@@ -93,7 +79,7 @@ fn large_source(folder: &Path) -> PathBuf {
 #[test]
 fn a_budget_below_the_data_gives_the_same_bytes_and_is_kept() {
     let folder = temp_dir();
-    let recipe = large_source(folder.path());
+    let recipe = large_source(folder.path(), 256, 1100, Some(Noise(42)));
     let build = |memory: &str, workers: &str| {
         let prep = Prep::new();
         let report = prep.home().join("report.json");

@@ -10,25 +10,9 @@ use prep_formats::array_record::{Reader, Scratch, WriteOptions, Writer};
 use prep_formats::example::{Example, FeatureList};
 use prep_formats::tfrecord::{self, Compression};
 use prep_jobs::convert::{ConvertRequest, ConvertStatus, Dedup, Order, Shards, convert};
-use prep_testing::process::{free_hosts, member};
+use prep_testing::process::{free_hosts, kill_after, member};
 use prep_testing::server::{Fault, FileServer};
-use prep_testing::{Prep, SmallDisk, assert_same_folder, folder_digest, temp_dir};
-
-/// Numbers without a pattern, the same in each run.
-pub(crate) struct Noise(pub(crate) u64);
-
-impl Noise {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 11) % end
-    }
-}
+use prep_testing::{Noise, Prep, SmallDisk, assert_same_folder, folder_digest, temp_dir};
 
 /// An example with a label, a score and a text, some of them without a text.
 fn example(noise: &mut Noise) -> Vec<u8> {
@@ -376,15 +360,8 @@ fn ten_kills_and_a_rerun_give_the_undisturbed_bytes() {
         let took = started.elapsed();
         for round in 0..10 {
             let workers = (round % 4 + 1).to_string();
-            let mut child = prep
-                .command(arguments(&out, &workers))
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            std::thread::sleep(Duration::from_micros(noise.below(took.as_micros() as u64)));
-            child.kill().unwrap();
-            child.wait().unwrap();
+            let pause = Duration::from_micros(noise.below(took.as_micros() as u64));
+            kill_after(prep.command(arguments(&out, &workers)), pause);
             // Nothing or all of it is there.
             if out.exists() {
                 assert_same_folder(&whole, &out);
@@ -823,9 +800,7 @@ fn a_full_disk_is_told_and_the_rerun_goes_on() {
     };
     let home = temp_dir();
     let mut noise = Noise(1);
-    let records: Vec<Vec<u8>> = (0..40)
-        .map(|_| (0..100_000).map(|_| noise.next() as u8).collect())
-        .collect();
+    let records: Vec<Vec<u8>> = (0..40).map(|_| noise.bytes(100_000)).collect();
     let path = home.path().join("a.tfrecord");
     write_tfrecord(&path, Compression::Plain, &records);
     let out = disk.join("out");

@@ -9,13 +9,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use prep_formats::tfrecord::Compression;
-use prep_testing::archive::write_gzip;
 use prep_testing::network::Network;
 use prep_testing::process::{Process, free_hosts, member, wait_for};
 use prep_testing::server::{Fault, FileServer};
-use prep_testing::{Prep, SmallDisk, TempDir, assert_same_folder, source_folder, temp_dir};
+use prep_testing::{Noise, Prep, SmallDisk, TempDir, assert_same_folder, source_folder, temp_dir};
 
-use crate::convert::{Noise, examples, write_tfrecord};
+use crate::builds::large_source;
+use crate::convert::{examples, write_tfrecord};
 
 /// Within so long after a fault everybody has ended.
 const BOUND: Duration = Duration::from_secs(10);
@@ -329,41 +329,13 @@ fn a_request_to_stop_ends_also_what_is_stuck() {
     });
 }
 
-/// Pictures without a pattern, so that nothing makes them smaller; and a recipe for them.
-fn noisy_pictures(folder: &Path, count: u32) -> PathBuf {
-    let mut noise = Noise(17);
-    for (name, count) in [("train", count), ("t10k", 10)] {
-        let mut images = [0x803, count, 128, 128].map(u32::to_be_bytes).concat();
-        for _ in 0..count * 128 * 128 / 8 {
-            images.extend(noise.next().to_le_bytes());
-        }
-        let mut labels = [0x801, count].map(u32::to_be_bytes).concat();
-        labels.extend((0..count).map(|label| (label % 10) as u8));
-        write_gzip(folder.join(format!("{name}-images-idx3-ubyte.gz")), &images);
-        write_gzip(folder.join(format!("{name}-labels-idx1-ubyte.gz")), &labels);
-    }
-    let recipe = folder.join("noisy.toml");
-    let text = prep_jobs::recipe::builtin::text("mnist").unwrap();
-    let text = text
-        .replace("\"mnist\"", "\"noisy\"")
-        .replace("28, 28", "128, 128");
-    fs::write(&recipe, text).unwrap();
-    recipe
-}
-
 #[test]
 fn a_full_spill_disk_ends_all_in_time_and_is_told() {
     let Some(disk) = SmallDisk::mount(512) else { return };
     let folder = temp_dir();
-    let recipe = noisy_pictures(folder.path(), 3000);
+    let recipe = large_source(folder.path(), 128, 3000, Some(Noise(17)));
     let mut noise = Noise(3);
-    let large: Vec<Vec<u8>> = (0..500)
-        .map(|_| {
-            (0..100_000 / 8)
-                .flat_map(|_| noise.next().to_le_bytes())
-                .collect()
-        })
-        .collect();
+    let large: Vec<Vec<u8>> = (0..500).map(|_| noise.bytes(100_000)).collect();
     let input = folder.path().join("large.tfrecord");
     write_tfrecord(&input, Compression::Plain, &large);
     drop(large);
@@ -426,13 +398,7 @@ fn a_store_that_goes_away_ends_all_in_time_with_its_address() {
     let mut noise = Noise(8);
     for name in ["a.tfrecord", "b.tfrecord"] {
         // Several blocks, so that the one that is held is not the last.
-        let large: Vec<Vec<u8>> = (0..60)
-            .map(|_| {
-                (0..100_000 / 8)
-                    .flat_map(|_| noise.next().to_le_bytes())
-                    .collect()
-            })
-            .collect();
+        let large: Vec<Vec<u8>> = (0..60).map(|_| noise.bytes(100_000)).collect();
         write_tfrecord(&folder.path().join(name), Compression::Plain, &large);
     }
     for processes in [1, 3] {
@@ -515,9 +481,7 @@ fn a_store_that_goes_away_ends_all_in_time_with_its_address() {
 fn what_a_store_gets_wrong_for_a_while_is_tried_again_and_counted() {
     let folder = temp_dir();
     let mut noise = Noise(5);
-    let large: Vec<Vec<u8>> = (0..60)
-        .map(|_| (0..50_000 / 8).flat_map(|_| noise.next().to_le_bytes()).collect())
-        .collect();
+    let large: Vec<Vec<u8>> = (0..60).map(|_| noise.bytes(50_000)).collect();
     write_tfrecord(&folder.path().join("a.tfrecord"), Compression::Plain, &large);
     let prep = Prep::new();
     let (whole, report) = (folder.path().join("whole"), folder.path().join("report.json"));
@@ -622,12 +586,10 @@ fn a_store_that_only_ever_says_no_is_given_up_with_address_and_status() {
 fn a_cable_that_is_cut_while_records_flow_ends_all_in_time() {
     let Some(network) = Network::new() else { return };
     let folder = temp_dir();
-    let recipe = noisy_pictures(folder.path(), 1200);
+    let recipe = large_source(folder.path(), 128, 1200, Some(Noise(17)));
     let mut noise = Noise(21);
     for index in 0..3 {
-        let records: Vec<Vec<u8>> = (0..100)
-            .map(|_| (0..80_000 / 8).flat_map(|_| noise.next().to_le_bytes()).collect())
-            .collect();
+        let records: Vec<Vec<u8>> = (0..100).map(|_| noise.bytes(80_000)).collect();
         write_tfrecord(
             &folder.path().join(format!("{index}.tfrecord")),
             Compression::Plain,
@@ -703,7 +665,7 @@ fn a_cable_that_is_cut_while_records_flow_ends_all_in_time() {
             );
         }
         network.mend(1);
-        assert!(!prep.catalog().join("data/noisy").exists() && !folder.path().join("out").exists());
+        assert!(!prep.catalog().join("data/large").exists() && !folder.path().join("out").exists());
         for process in start(false) {
             let (code, _, said) = process.end();
             assert_eq!(code, 0, "{said}");

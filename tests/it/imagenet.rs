@@ -2,46 +2,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use prep_testing::{Prep, assert_same_folder, golden_path, temp_dir};
+use prep_testing::archive::tar;
+use prep_testing::process::kill_after;
+use prep_testing::{Noise, Prep, assert_same_folder, golden_path, temp_dir};
 use tempfile::TempDir;
 
 const DATA: &str = "data/imagenet2012/5.1.0";
-
-/// Numbers without a pattern, the same in each run.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
-/// A tar archive of these members.
-fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for (name, data) in members {
-        let mut header = [0; 512];
-        header[..name.len()].copy_from_slice(name.as_bytes());
-        header[100..108].copy_from_slice(b"0000644\0");
-        header[124..136].copy_from_slice(format!("{:011o}\0", data.len()).as_bytes());
-        header[148..156].fill(b' ');
-        header[156] = b'0';
-        header[257..265].copy_from_slice(b"ustar\x0000");
-        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-        out.extend(header);
-        out.extend(data);
-        out.resize(out.len().next_multiple_of(512), 0);
-    }
-    out.resize(out.len() + 1024, 0);
-    out
-}
 
 /// The archives of the golden files, but with a train archive of 12 MB: 120 pictures of one byte to 200 KB, which are a JPEG's first bytes
 /// and noise.
@@ -57,9 +25,9 @@ fn sources() -> TempDir {
             let length = match number {
                 0 => 0,
                 1 => 65_536 - 64 - 40,
-                _ => noise.next() as usize % 200_000,
+                _ => noise.below(200_000) as usize,
             };
-            picture.extend((0..length.div_ceil(8)).flat_map(|_| noise.next().to_le_bytes()));
+            picture.extend(noise.bytes(length));
             (format!("{class}_{number}0000.JPEG"), picture)
         });
         (format!("{class}.tar"), tar(&pictures.collect::<Vec<_>>()))
@@ -109,17 +77,8 @@ fn kills(rounds: usize) {
     let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
     for round in 0..rounds {
         let workers = (round % 3 + 1).to_string();
-        let mut child = killed
-            .command(arguments(&sources, &workers))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_micros(
-            noise.next() % (took.as_micros() as u64).max(1),
-        ));
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let pause = Duration::from_micros(noise.below(took.as_micros() as u64));
+        kill_after(killed.command(arguments(&sources, &workers)), pause);
         assert_nothing_half(&whole.catalog().join(DATA), &killed.catalog().join(DATA));
     }
     killed.run(arguments(&sources, "2")).expect(0);

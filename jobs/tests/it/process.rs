@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::Duration;
 
+use prep_testing::process::kill_after;
 use prep_testing::{SmallDisk, assert_same_folder, folder_digest, source_folder};
 use serde_json::Value;
 
@@ -171,13 +171,6 @@ fn a_recipe_file_is_built_and_its_faults_name_the_line() {
     );
 }
 
-/// Lets a process run for a time, then kills it.
-fn kill_after(mut child: Child, time: Duration) {
-    std::thread::sleep(time);
-    let _ = child.kill();
-    child.wait().unwrap();
-}
-
 #[test]
 fn killed_builds_are_finished_by_the_same_command() {
     let home = tempfile::tempdir().unwrap();
@@ -188,7 +181,7 @@ fn killed_builds_are_finished_by_the_same_command() {
     // From at once to about the end, in steps that miss each other's places.
     for step in 0..12 {
         let time = took.mul_f64(f64::from(step * 7 % 12) / 11.0);
-        kill_after(build(&killed, &["--shards", "3"]).spawn().unwrap(), time);
+        kill_after(build(&killed, &["--shards", "3"]), time);
         // What is visible is whole, at any time.
         if version(&killed).exists() {
             assert_same_folder(version(&whole), version(&killed));
@@ -217,10 +210,7 @@ fn an_overwrite_that_is_killed_leaves_one_of_the_two_readable() {
     let name = prep_catalog::DatasetName::parse("cifar10").unwrap();
     for step in 0..8 {
         let time = took.mul_f64(f64::from(step * 5 % 8) / 7.0);
-        kill_after(
-            build(&killed, &["--shards", "3", "--overwrite"]).spawn().unwrap(),
-            time,
-        );
+        kill_after(build(&killed, &["--shards", "3", "--overwrite"]), time);
         let resolved = catalog.resolve(&name).unwrap();
         let folder = resolved.folder.as_path().unwrap();
         let shards = resolved.manifest.splits[0].shards.len();

@@ -51,11 +51,11 @@ pub fn read_tar_gz(path: impl AsRef<Path>) -> Vec<(String, Vec<u8>)> {
     members
 }
 
-/// Writes a `.tar.gz` of members in the order given.
+/// A tar archive of members in the order given.
 ///
 /// # Panics
-/// If it cannot be written.
-pub fn write_tar_gz(path: impl AsRef<Path>, members: &[(String, Vec<u8>)]) {
+/// If the name of a member has 100 bytes or more.
+pub fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, content) in members {
         let mut header = tar::Header::new_gnu();
@@ -73,10 +73,15 @@ pub fn write_tar_gz(path: impl AsRef<Path>, members: &[(String, Vec<u8>)]) {
             .append(&header, content.as_slice())
             .expect("writing to memory does not fail");
     }
-    write_gzip(
-        path,
-        &builder.into_inner().expect("writing to memory does not fail"),
-    );
+    builder.into_inner().expect("writing to memory does not fail")
+}
+
+/// Writes a `.tar.gz` of members in the order given.
+///
+/// # Panics
+/// As [`tar`], and if it cannot be written.
+pub fn write_tar_gz(path: impl AsRef<Path>, members: &[(String, Vec<u8>)]) {
+    write_gzip(path, &tar(members));
 }
 
 /// Copies a `.tar.gz`, giving each member to `change`, which edits its name and content or returns `false` to leave it out.

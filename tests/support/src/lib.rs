@@ -6,6 +6,7 @@
 //! - [`server`]: an HTTP server that misbehaves as told;
 //! - [`command`]: runs the `prep` command in a home of its own;
 //! - [`process`]: several of these side by side, as in a cluster;
+//! - [`noise`]: numbers and bytes without a pattern;
 //! - [`network`]: hosts with addresses of their own, and cables that can be cut;
 //! - [`disk`]: a small file system, which can be full.
 
@@ -15,6 +16,7 @@ pub mod disk;
 pub mod fixtures;
 pub mod folder;
 pub mod network;
+pub mod noise;
 pub mod process;
 pub mod server;
 
@@ -22,6 +24,7 @@ pub use command::{Prep, Run};
 pub use disk::SmallDisk;
 pub use fixtures::{Golden, golden_path, source_folder};
 pub use folder::{assert_same_folder, folder_digest};
+pub use noise::Noise;
 pub use tempfile::TempDir;
 
 /// Makes a temporary folder that goes away when dropped.

@@ -27,6 +27,30 @@ pub fn wait_for(mut is_so: impl FnMut() -> bool, told: impl FnOnce() -> String) 
     }
 }
 
+/// Lets a command run for a time, then kills it; what it says goes nowhere.
+///
+/// # Panics
+/// If it does not start.
+pub fn kill_after(mut command: Command, time: Duration) {
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    std::thread::sleep(time);
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Whose child a process is; `None` where it does not run any more.
+pub fn running(id: u32) -> Option<u32> {
+    // As in `17 (a name) S 16 ...`, `Z` for one that has ended, and that nobody has asked about.
+    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let (state, rest) = text.rsplit_once(") ")?.1.split_once(' ')?;
+    let parent = rest.split(' ').next()?.parse().ok();
+    parent.filter(|_| !matches!(state, "Z" | "X"))
+}
+
 /// Places on this machine that nobody listens on.
 ///
 /// # Panics
@@ -135,6 +159,16 @@ impl Process {
     /// Its identifier.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Identifiers of the processes that it has started and that still run.
+    ///
+    /// # Panics
+    /// If the system does not list its processes.
+    pub fn children(&self) -> Vec<u32> {
+        let all = std::fs::read_dir("/proc").expect("the system lists its processes");
+        let ids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        ids.filter(|id| running(*id) == Some(self.id())).collect()
     }
 
     /// Waits for its end; gives the exit code (-1 for a signal), stdout and stderr.
