@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use prep_dataflow::{Cluster, ClusterSpec};
 
-use crate::error::Hinted;
+use crate::error::{Hinted, Usage};
 use crate::monitor::Monitor;
 
 /// The port of a host that names none.
@@ -63,7 +63,8 @@ impl ClusterArgs {
     /// to be the same everywhere. Refused strangers are told to the monitor.
     ///
     /// # Errors
-    /// Flags, files or variables that make no cluster; a secret that is missing; processes that did not come, or do not fit.
+    /// Flags, files or variables that make no cluster, and a secret that is missing, which are wrong usage; processes that did not come, or do not
+    /// fit.
     pub fn connect(
         &self,
         arguments: Vec<String>,
@@ -73,7 +74,7 @@ impl ClusterArgs {
         let Some(members) = self.members(&variables)? else {
             return Ok(None);
         };
-        let secret = self.secret(&variables, monitor)?;
+        let secret = self.secret(&variables, monitor).map_err(Usage::of)?;
         let version =
             variables(TEST_VERSION_VARIABLE).unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned());
         // Not the monitor itself, which may hold the cluster: neither would ever go, and a cluster that does not go does not say goodbye.
@@ -104,20 +105,13 @@ impl ClusterArgs {
     }
 
     fn members(&self, variables: Variables<'_>) -> Result<Option<Members>> {
+        // What is wrong with all of them together is wrong usage, as it is with each.
+        self.find_members(variables).map_err(Usage::of)
+    }
+
+    fn find_members(&self, variables: Variables<'_>) -> Result<Option<Members>> {
         if let Some(path) = &self.hosts {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("could not read the hosts file {}", path.display()))?;
-            let hosts = parse_hosts(&text);
-            if hosts.is_empty() {
-                bail!("the hosts file {} names no hosts", path.display());
-            }
-            if let Some(host) = hosts.iter().find(|host| host.contains(char::is_whitespace)) {
-                bail!(
-                    "the hosts file {} has more than one host in a line: `{host}`",
-                    path.display()
-                );
-            }
-            return Ok(Some(self.numbered(hosts)?));
+            return Ok(Some(self.numbered(read_hosts(path)?)?));
         }
         if let Some(list) = variables(HOSTS_VARIABLE) {
             return Ok(Some(self.numbered(parse_hosts(&list.replace(',', "\n")))?));
@@ -194,8 +188,23 @@ fn read_secret(path: &Path, monitor: &Monitor) -> Result<Vec<u8>> {
     Ok(secret.to_vec())
 }
 
+/// The hosts of a file, one a line.
+pub(crate) fn read_hosts(path: &Path) -> Result<Vec<String>> {
+    let shown = path.display();
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("could not read the hosts file {shown}"))?;
+    let hosts = parse_hosts(&text);
+    if hosts.is_empty() {
+        bail!("the hosts file {shown} names no hosts");
+    }
+    if let Some(host) = hosts.iter().find(|host| host.contains(char::is_whitespace)) {
+        bail!("the hosts file {shown} has more than one host in a line: `{host}`");
+    }
+    Ok(hosts)
+}
+
 /// The hosts of a text, one a line.
-pub(crate) fn parse_hosts(text: &str) -> Vec<String> {
+fn parse_hosts(text: &str) -> Vec<String> {
     let lines = text
         .lines()
         .map(|line| line.split('#').next().unwrap_or_default().trim());
@@ -428,7 +437,8 @@ mod tests {
             (vec!["a:1".to_owned(), "b:2".into()], 1)
         );
         args.process = Some(2);
-        assert!(members(&args, &[]).unwrap_err().to_string().contains("0 to 1"));
+        let error = members(&args, &[]).unwrap_err();
+        assert!(error.is::<Usage>() && error.to_string().contains("0 to 1"));
         args.process = None;
         assert!(
             members(&args, &[])

@@ -20,6 +20,19 @@ impl Hinted {
     }
 }
 
+/// Wrong usage that only shows after the arguments were parsed: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+impl Usage {
+    /// Makes wrong usage of an error, which keeps its words, causes and advice.
+    pub(crate) fn of(error: anyhow::Error) -> anyhow::Error {
+        let text = error.to_string();
+        error.context(Self(text))
+    }
+}
+
 /// The job was asked to stop, and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("stopped before the end, as asked")]

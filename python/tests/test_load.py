@@ -122,6 +122,10 @@ def test_batches_are_those_of_the_command(order):
                 np.testing.assert_array_equal(batch[name], wanted[name])
 
 
+def test_launch_starts_this_program_again():
+    assert command("launch", "--processes", 1, "--", "list", "--json") == command("list", "--json") != ""
+
+
 def test_values_are_those_that_rust_prints():
     """Rows of `prep cat`, dealt by the indices of `prep load`: the batches of the loader in Rust, without Python's decoding of anything."""
     cat = [json.loads(line)["features"] for line in command("cat", "cifar10", "--split", "test", "--json").splitlines()]

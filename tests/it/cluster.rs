@@ -3,13 +3,14 @@
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use prep_testing::archive::{change_tar_gz, write_gzip};
+use prep_testing::archive::change_tar_gz;
 use prep_testing::network::Network;
-use prep_testing::process::{Process, free_hosts, member, wait_for};
-use prep_testing::{Prep, assert_same_folder, source_folder, temp_dir};
+use prep_testing::process::{Process, free_hosts, member, running, wait_for};
+use prep_testing::{Noise, Prep, assert_same_folder, source_folder, temp_dir};
+
+use crate::builds::large_source;
 
 fn cifar10(shards: &str) -> Vec<String> {
     let source = source_folder("cifar10");
@@ -84,14 +85,11 @@ fn kills(rounds: u64) {
             assert_same_folder(whole.catalog().join("data/cifar10/3.0.2"), &version);
         }
     };
-    let mut noise = 0x9e37_79b9_7f4a_7c15u64;
+    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
     for round in 0..rounds {
-        noise ^= noise << 13;
-        noise ^= noise >> 7;
-        noise ^= noise << 17;
         let mut processes = start(&killed, if round % 2 == 0 { "1" } else { "2" });
-        std::thread::sleep(Duration::from_micros(noise % took.max(1)));
-        let victim = (noise >> 32) as usize % 3;
+        std::thread::sleep(Duration::from_micros(noise.below(took)));
+        let victim = noise.below(3) as usize;
         processes[victim].kill();
         check();
         for (index, process) in processes.into_iter().enumerate() {
@@ -323,6 +321,66 @@ fn launch_passes_signals_on_and_reports_the_worst_exit_code() {
 }
 
 #[test]
+fn a_launch_that_is_killed_takes_its_processes_with_it() {
+    let prep = Prep::new();
+    let _held = Held::new(&prep);
+    let words = cifar10("2");
+    let launch = ["launch", "--processes", "2", "--"];
+    let mut launched = Process::start(prep.command(launch.into_iter().chain(strs(&words))));
+    launched.wait_until("another process is building this");
+    let children = launched.children();
+    assert_eq!(children.len(), 2);
+    launched.kill();
+    wait_for(
+        || children.iter().all(|child| running(*child).is_none()),
+        || format!("{children:?} work on: {}", launched.stderr()),
+    );
+    assert_eq!(launched.end().0, -1);
+}
+
+#[test]
+fn what_makes_no_cluster_is_wrong_usage() {
+    let (folder, prep) = (temp_dir(), Prep::new());
+    let path = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (good, none, two) = (
+        path("good", "a:1\nb:2\n"),
+        path("none", "# none\n"),
+        path("two", "a b\n"),
+    );
+    let absent = folder.path().join("absent").to_str().unwrap().to_owned();
+    let build = ["build", "cifar10"];
+    for (more, said) in [
+        (&["--hosts", &good, "--process", "2"][..], "0 to 1"),
+        (&["--hosts", &good], "which of them"),
+        (&["--process", "0"], "no list"),
+        (&["--hosts", &absent, "--process", "0"], "No such file"),
+        (&["--hosts", &none, "--process", "0"], "names no hosts"),
+        (&["--hosts", &two, "--process", "0"], "more than one host"),
+        (&["--hosts", &good, "--process", "0"], "common secret"),
+        (
+            &["--hosts", &good, "--process", "0", "--secret-file", &absent],
+            "No such file",
+        ),
+    ] {
+        let run = prep.run(build.iter().chain(more)).expect(2);
+        assert!(run.stderr.contains(said), "{said}: {}", run.stderr);
+        assert_eq!(run.stderr.matches("error:").count(), 1, "{}", run.stderr);
+    }
+    for (hosts, said) in [
+        (&absent, "No such file"),
+        (&none, "names no hosts"),
+        (&two, "more than one host"),
+    ] {
+        let run = prep.run(["launch", "--hosts", hosts, "--", "list"]).expect(2);
+        assert!(run.stderr.contains(said), "{said}: {}", run.stderr);
+    }
+}
+
+#[test]
 fn three_hosts_with_addresses_of_their_own() {
     let Some(network) = Network::new() else { return };
     let whole = Prep::new();
@@ -394,29 +452,10 @@ fn three_hosts_with_addresses_of_their_own() {
     assert_same_folder(whole.catalog().join("data"), prep.catalog().join("data"));
 }
 
-/// Pictures of zeros, 400 MB of them unpacked, and a recipe for them: little to store, and long to read.
-fn long_source(folder: &Path) -> PathBuf {
-    for (name, count) in [("train", 6400u32), ("t10k", 10)] {
-        let mut images = [0x803, count, 256, 256].map(u32::to_be_bytes).concat();
-        images.resize(images.len() + count as usize * 65536, 0);
-        let mut labels = [0x801, count].map(u32::to_be_bytes).concat();
-        labels.extend((0..count).map(|label| (label % 10) as u8));
-        write_gzip(folder.join(format!("{name}-images-idx3-ubyte.gz")), &images);
-        write_gzip(folder.join(format!("{name}-labels-idx1-ubyte.gz")), &labels);
-    }
-    let text = prep_jobs::recipe::builtin::text("mnist").unwrap();
-    let recipe = folder.join("large.toml");
-    let text = text
-        .replace("\"mnist\"", "\"large\"")
-        .replace("28, 28", "256, 256");
-    fs::write(&recipe, text).unwrap();
-    recipe
-}
-
 #[test]
 fn a_kill_in_the_middle_of_the_graph_is_told_by_the_others() {
     let (folder, prep) = (temp_dir(), Prep::new());
-    let recipe = long_source(folder.path());
+    let recipe = large_source(folder.path(), 256, 6400, None);
     let from = folder.path().to_str().unwrap();
     let words = [
         "build",

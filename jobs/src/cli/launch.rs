@@ -11,15 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::cli::Outcome;
 use crate::cli::output::{Usage, say};
 use crate::cli::stop::is_ignored;
-use crate::cli::{Global, Outcome};
-use crate::cluster::{HOSTS_VARIABLE, PROCESS_VARIABLE, SECRET_VARIABLE, parse_hosts};
+use crate::cluster::{HOSTS_VARIABLE, PROCESS_VARIABLE, SECRET_VARIABLE, read_hosts};
 
+/// Identifier of the process that has started this one, and that it ends with.
+const LAUNCHER_VARIABLE: &str = "PREP_LAUNCHER";
 /// How long the others may take to end by themselves when one has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// And then, when they were asked to.
@@ -28,8 +30,8 @@ const LAST_PATIENCE: Duration = Duration::from_secs(5);
 /// Starts all processes of a cluster on this machine and waits for them.
 ///
 /// Each gets the command after `--`, which hosts there are and which it is, and a secret made for this run. What they say comes
-/// with `[i]` in front on stderr; the output of process 0 is the output. If one fails, the rest end. The exit code is the worst of
-/// theirs.
+/// with `[i]` in front on stderr; the output of process 0 is the output. If one fails, the rest end, and all end with this one, also
+/// where that is killed. The exit code is the worst of theirs.
 ///
 /// Example: prep launch --processes 2 -- build cifar10 --from ~/Downloads --workers 1
 #[derive(Debug, Args)]
@@ -57,19 +59,12 @@ struct Started {
     threads: Vec<JoinHandle<()>>,
 }
 
-pub(crate) fn run(args: &Launch, _global: &Global) -> Result<Outcome> {
+pub(crate) fn run(args: &Launch, program: &[OsString]) -> Result<Outcome> {
     let hosts = match (&args.hosts, args.processes) {
-        (Some(path), _) => {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("could not read the hosts file {}", path.display()))?;
-            parse_hosts(&text)
-        }
+        (Some(path), _) => read_hosts(path).map_err(Usage::of)?,
         (None, Some(count)) if (1..=256).contains(&count) => free_hosts(count)?,
         _ => return Err(Usage("`--processes` is out of range: 1 to 256".to_owned()).into()),
     };
-    if hosts.is_empty() {
-        bail!("the hosts file names no hosts");
-    }
     let mut secret = [0; 32];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut secret))
@@ -78,15 +73,19 @@ pub(crate) fn run(args: &Launch, _global: &Global) -> Result<Outcome> {
 
     // Registered before there is a process that a signal could miss.
     let signals = Signals::listen()?;
-    let program = std::env::current_exe().context("could not find out which program this is")?;
+    let (program, first) = program
+        .split_first()
+        .context("nobody says which program this is")?;
     let mut processes = Vec::new();
     for index in 0..hosts.len() {
-        let mut command = Command::new(&program);
+        let mut command = Command::new(program);
         command
+            .args(first)
             .args(&args.command)
             .env(HOSTS_VARIABLE, hosts.join(","))
             .env(PROCESS_VARIABLE, index.to_string())
             .env(SECRET_VARIABLE, &secret)
+            .env(LAUNCHER_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             // Ctrl-C reaches this process alone, which passes it on once.
@@ -117,6 +116,26 @@ pub(crate) fn run(args: &Launch, _global: &Global) -> Result<Outcome> {
     }
     Ok(Outcome::Exit(worst))
 }
+
+/// Has the system ask this process to end when the one that launched it has: that may be killed, and then passes nothing on.
+#[cfg(target_os = "linux")]
+pub(crate) fn end_with_launcher() {
+    use rustix::process::{getppid, set_parent_process_death_signal};
+
+    let launcher = std::env::var(LAUNCHER_VARIABLE);
+    let Some(launcher) = launcher.ok().and_then(|text| text.parse().ok()) else {
+        return;
+    };
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    // It may have gone before the system knew.
+    if getppid() != Pid::from_raw(launcher) {
+        std::process::exit(1);
+    }
+}
+
+/// There is no such request here: where the process that launched this one is killed, this one works on.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn end_with_launcher() {}
 
 /// Places on this machine that nobody listens on.
 fn free_hosts(count: usize) -> Result<Vec<String>> {

@@ -96,11 +96,14 @@ enum Command {
 
 /// Runs the command of this process's arguments and gives its exit code.
 pub fn main() -> ExitCode {
-    ExitCode::from(run(std::env::args_os()))
+    let program = std::env::current_exe().map_or_else(|_| "prep".into(), OsString::from);
+    ExitCode::from(run(&[program], std::env::args_os()))
 }
 
-/// Runs the command of these arguments, the program's name first, and gives its exit code.
-pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+/// Runs the command of these arguments, the program's name first, and gives its exit code. `program` is what starts another process of
+/// this program: the words before its arguments.
+pub fn run(program: &[OsString], arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    launch::end_with_launcher();
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -114,7 +117,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Infer(args) => infer::run(args, global),
         Command::Register(args) => register::run(args, global),
         Command::Convert(args) => convert::run(args, global),
-        Command::Launch(args) => launch::run(args, global),
+        Command::Launch(args) => launch::run(args, program),
         Command::List(args) => list::run(args, global),
         Command::Show(args) => show::run(args, global),
         Command::Tag(args) => tag::run(args, global),

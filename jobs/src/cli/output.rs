@@ -3,13 +3,8 @@
 use std::io::{self, Write};
 
 use crate::cli::Outcome;
-#[allow(unused_imports, reason = "commands reach it from here")]
-pub(crate) use crate::error::Hinted;
-
-/// Wrong usage that only shows after parsing: exit code 2.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Usage(pub(crate) String);
+#[allow(unused_imports, reason = "commands reach them from here")]
+pub(crate) use crate::error::{Hinted, Usage};
 
 /// A job that failed, as a context of why: its causes are never about standard output.
 #[derive(Debug, thiserror::Error)]
