@@ -844,13 +844,15 @@ impl Catalog {
             return put;
         }
         // The reply may have been lost, or a retry inside the store may have met its own first try: is it ours?
-        let is_ours = self.store.get(path).ok().flatten().is_some_and(|bytes| {
-            Entry::from_json(&bytes, path).is_ok_and(|found| found.commit_id == entry.commit_id)
+        let found = self.store.get(path);
+        let is_ours = found.as_ref().ok().and_then(Option::as_ref).is_some_and(|bytes| {
+            Entry::from_json(bytes, path).is_ok_and(|found| found.commit_id == entry.commit_id)
         });
         match put {
-            Err(error) if !is_ours => Err(error),
             _ if is_ours => self.store.sync(path).map(|()| true),
-            put => put,
+            // Whose it is cannot be told where it cannot be read.
+            Ok(_) => found.map(|_| false),
+            Err(error) => Err(error),
         }
     }
 
