@@ -79,7 +79,7 @@ pub fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
 /// Writes a `.tar.gz` of members in the order given.
 ///
 /// # Panics
-/// As [`tar`], and if it cannot be written.
+/// As [`tar()`], and if it cannot be written.
 pub fn write_tar_gz(path: impl AsRef<Path>, members: &[(String, Vec<u8>)]) {
     write_gzip(path, &tar(members));
 }
