@@ -65,6 +65,17 @@ pub(crate) fn damage(error: &anyhow::Error) -> Option<String> {
     None
 }
 
+/// How far an archive could be read: `None` to its end, else in words what is damaged there.
+///
+/// # Errors
+/// What is no [damage].
+pub(crate) fn lost(result: Result<()>) -> Result<Option<String>> {
+    match result {
+        Ok(()) => Ok(None),
+        Err(error) => damage(&error).map(Some).ok_or(error),
+    }
+}
+
 /// What to do after a member.
 pub(crate) type Visit<'a> = dyn FnMut(&Member, &mut dyn Read) -> Result<ControlFlow<()>> + 'a;
 

@@ -8,7 +8,7 @@ mod zip;
 
 use std::io::{self, Read};
 
-pub(crate) use members::{LeftOut, damage, each_file, folder_files, read_after, read_all};
+pub(crate) use members::{LeftOut, damage, each_file, folder_files, lost, read_after, read_all};
 pub use section::Section;
 pub use stream::Stream;
 pub use tar::{Member, MemberKind, Tar};

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use anyhow::{Context, Result, bail};
 use prep_formats::value::Value;
 
-use crate::archive::{each_file, read_after, read_all};
+use crate::archive::{each_file, lost, read_after, read_all};
 use crate::builder::{Input, Output, Raw, Source};
 use crate::error::Hinted;
 use crate::readers::pack::{pack, unpack};
@@ -149,7 +149,10 @@ impl LabelLists {
         let mut done: HashSet<String> = HashSet::new();
         let part = output.part(&source.name);
         let mut position = 0;
-        each_file(source, true, &mut |member, data| {
+        // What is damaged: what is listed and does not come is lost with it.
+        let mut damaged = None;
+        let mut last = 0;
+        let result = each_file(source, true, &mut |member, data| {
             let record = position;
             position += 1;
             if self.is_list(&member.path) {
@@ -168,20 +171,38 @@ impl LabelLists {
                 return Ok(ControlFlow::Continue(()));
             };
             let mut picture = Vec::new();
-            read_after(&mut picture, &source.name, member, data, MOST_PICTURE_BYTES)?;
+            let read = read_after(&mut picture, &source.name, member, data, MOST_PICTURE_BYTES);
+            if let Some(reason) = lost(read)? {
+                damaged.get_or_insert(reason);
+                return Ok(ControlFlow::Continue(()));
+            }
             for listed in listed {
+                last = listed.split;
                 let mut packed = pack(&[listed.label.as_bytes()], picture.len())?;
                 packed.extend_from_slice(&picture);
                 output.emit(Raw::new(listed.split, record, part, packed).with_key(listed.name.as_str()))?;
             }
             done.insert(member.path.clone());
             Ok(ControlFlow::Continue(()))
-        })?;
+        });
+        let damaged = lost(result)?.or(damaged);
         if known.len() < num_lists {
             self.find_lists(source, &mut lists)?;
         }
         let mut missing: Vec<&String> = lists.keys().filter(|path| !done.contains(*path)).collect();
         missing.sort_unstable();
+        if let Some(reason) = damaged {
+            for path in &missing {
+                for listed in &lists[*path] {
+                    let reason = format!("`{path}` is lost: {reason}");
+                    output.fault(listed.split, part, position, &reason)?;
+                }
+            }
+            if missing.is_empty() {
+                output.fault(last, part, position, &reason)?;
+            }
+            return Ok(());
+        }
         match missing.as_slice() {
             [] => Ok(()),
             [first, rest @ ..] => {

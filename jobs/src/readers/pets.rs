@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use prep_formats::value::Value;
 
-use crate::archive::{each_file, read_after, read_all};
+use crate::archive::{each_file, lost, read_after, read_all};
 use crate::builder::{Input, Output, Raw, Source};
 use crate::error::Hinted;
 use crate::readers::pack::{pack, unpack};
@@ -171,7 +171,9 @@ impl Pets {
             );
         };
         let mut all = self.annotations(annotations)?;
-        each_file(pictures, true, &mut |member, data| {
+        // What is damaged: what is listed and does not come is lost with it.
+        let mut damaged = None;
+        let result = each_file(pictures, true, &mut |member, data| {
             let name = member
                 .path
                 .strip_prefix("images/")
@@ -179,9 +181,13 @@ impl Pets {
             let Some((name, listed)) = name.and_then(|name| Some((name, all.listed.get_mut(name)?))) else {
                 return Ok(ControlFlow::Continue(()));
             };
-            let part = output.part(&format!("{}, member {}", pictures.name, member.path));
             let mut picture = Vec::new();
-            read_after(&mut picture, &pictures.name, member, data, MOST_PICTURE_BYTES)?;
+            let read = read_after(&mut picture, &pictures.name, member, data, MOST_PICTURE_BYTES);
+            if let Some(reason) = lost(read)? {
+                damaged.get_or_insert(reason);
+                return Ok(ControlFlow::Continue(()));
+            }
+            let part = output.part(&format!("{}, member {}", pictures.name, member.path));
             for listed in listed {
                 listed.seen = true;
                 let Some(trimap) = all.trimaps.get(name) else {
@@ -198,17 +204,35 @@ impl Pets {
                 output.emit(raw.with_key(format!("{name}.jpg")))?;
             }
             Ok(ControlFlow::Continue(()))
-        })?;
-        let mut missing: Vec<&String> = all
+        });
+        let damaged = lost(result)?.or(damaged);
+        let mut missing: Vec<(&String, &Vec<Listed>)> = all
             .listed
             .iter()
             .filter(|(_, listed)| listed.iter().any(|listed| !listed.seen))
-            .map(|(name, _)| name)
             .collect();
-        missing.sort_unstable();
+        missing.sort_unstable_by_key(|(name, _)| *name);
+        if let Some(reason) = damaged {
+            for (name, listed) in &missing {
+                let part = output.part(&format!("{}, member images/{name}.jpg", pictures.name));
+                for listed in *listed {
+                    output.fault(
+                        listed.split,
+                        part,
+                        listed.record,
+                        &format!("it is lost: {reason}"),
+                    )?;
+                }
+            }
+            if missing.is_empty() {
+                let part = output.part(&pictures.name);
+                output.fault(0, part, 0, &reason)?;
+            }
+            return Ok(());
+        }
         match missing.as_slice() {
             [] => Ok(()),
-            [first, rest @ ..] => {
+            [(first, _), rest @ ..] => {
                 let more = match rest.len() {
                     0 => String::new(),
                     more => format!(" and {more} more"),

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use bytes::{Bytes, BytesMut};
 use prep_formats::value::{DType, Value};
 
-use crate::archive::{Member, each_file, read_all};
+use crate::archive::{Member, each_file, lost, read_all};
 use crate::builder::{Input, Output, Raw, Source};
 use crate::recipe::{ReaderSpec, Recipe};
 
@@ -88,7 +88,9 @@ impl Stl10 {
         let source = input.sources[0];
         let mut labels: HashMap<String, Vec<u8>> = HashMap::new();
         let mut seen = vec![false; self.splits.len()];
-        each_file(source, true, &mut |member, data| {
+        let mut last = 0;
+        let mut is_told = false;
+        let result = each_file(source, true, &mut |member, data| {
             let name = member.file_name().to_owned();
             if self.is_labels(&name) {
                 if let Entry::Vacant(slot) = labels.entry(name) {
@@ -114,10 +116,13 @@ impl Stl10 {
                     }
                 };
                 let place = format!("{}, member {}", source.name, member.path);
-                read_pictures(&place, split, member, of_split.map(Vec::as_slice), data, output)?;
+                let labels = of_split.map(Vec::as_slice);
+                is_told |= !read_pictures(&place, split, member, labels, data, output)?;
+                last = split;
             }
             Ok(ControlFlow::Continue(()))
-        })?;
+        });
+        let damaged = lost(result)?;
         let missing: Vec<String> = self
             .splits
             .iter()
@@ -125,10 +130,16 @@ impl Stl10 {
             .filter(|(_, seen)| !seen)
             .map(|((pictures, _), _)| format!("`{pictures}`"))
             .collect();
-        if missing.is_empty() {
-            return Ok(());
+        if !missing.is_empty() {
+            // How many pictures are lost, nobody knows.
+            let reason = damaged.map_or(String::new(), |reason| format!(": {reason}"));
+            bail!("{} has no member {}{reason}", source.name, missing.join(", "));
         }
-        bail!("{} has no member {}", source.name, missing.join(", "))
+        if let Some(reason) = damaged.filter(|_| !is_told) {
+            let part = output.part(&source.name);
+            output.fault(last, part, 0, &reason)?;
+        }
+        Ok(())
     }
 
     pub(super) fn decode<'a>(&'a self, raw: &Raw, values: &mut Vec<(&'a str, Value)>) -> Result<()> {
@@ -150,6 +161,7 @@ impl Stl10 {
     }
 }
 
+/// Gives the pictures of a member; false where it is damaged, and the pictures that are lost with that were told.
 fn read_pictures(
     place: &str,
     split: usize,
@@ -157,7 +169,7 @@ fn read_pictures(
     labels: Option<&[u8]>,
     data: &mut dyn Read,
     output: &mut Output<'_>,
-) -> Result<()> {
+) -> Result<bool> {
     let count = member.bytes / PIXEL_BYTES as u64;
     if !member.bytes.is_multiple_of(PIXEL_BYTES as u64) {
         bail!(
@@ -174,13 +186,18 @@ fn read_pictures(
     while record < count {
         let records = BLOCK_RECORDS.min(count - record);
         let mut block = BytesMut::zeroed(records as usize * record_bytes);
+        let mut damaged = None;
         for (index, slot) in block.chunks_exact_mut(record_bytes).enumerate() {
-            data.read_exact(&mut slot[1..])
-                .with_context(|| format!("could not read {place}"))?;
+            let read = data.read_exact(&mut slot[1..]);
+            if let Some(reason) = lost(read.with_context(|| format!("could not read {place}")))? {
+                damaged = Some((index, reason));
+                break;
+            }
             slot[0] = labels.map_or(0, |labels| labels[record as usize + index]);
         }
         let mut block = block.freeze();
-        for _ in 0..records {
+        let whole = damaged.as_ref().map_or(records, |(index, _)| *index as u64);
+        for _ in 0..whole {
             let data = block.split_to(record_bytes);
             if labels.is_some() && data[0] == 0 {
                 output.fault(split, part, record, "label 0; labels begin with 1")?;
@@ -189,8 +206,14 @@ fn read_pictures(
             }
             record += 1;
         }
+        if let Some((_, reason)) = damaged {
+            for record in record..count {
+                output.fault(split, part, record, &reason)?;
+            }
+            return Ok(false);
+        }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// `u8[channel, column, row]` to `u8[row, column, channel]`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use prep_formats::array_record::{Reader, Scratch};
 use prep_formats::example::{ExampleView, FeatureView};
-use prep_testing::archive::{read_tar_gz, write_tar_gz};
+use prep_testing::archive::{read_tar_gz, tar, write_tar_gz};
 use prep_testing::{assert_same_folder, folder_digest, golden_path};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
@@ -582,6 +582,63 @@ fn damage_of_an_archive_costs_no_more_than_what_it_hits_when_skipping() {
         build(OnError::Skip(None)).0,
         &[&format!("could not read {shown}"), "get it again"],
     );
+}
+
+/// Readers that know what there should be count each picture that a cut archive does not have.
+#[test]
+fn a_cut_of_an_archive_with_lists_costs_the_pictures_behind_it_when_skipping() {
+    // Dataset, archive, and what comes last in it.
+    let cases = [
+        ("food101", "food-101.tar.gz", "images/"),
+        ("oxford_iiit_pet", "images.tar.gz", "images/"),
+        ("stl10", "stl10_binary.tar.gz", "unlabeled_X.bin"),
+    ];
+    for (dataset, archive, last) in cases {
+        let from = golden_path(format!("recipes/{dataset}"));
+        let folder = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(&from).unwrap() {
+            let path = entry.unwrap().path();
+            std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+        }
+        let mut members = read_tar_gz(from.join(archive));
+        // One picture of Food-101 is in no list.
+        members.sort_by_key(|(path, _)| (path.contains(last) && !path.ends_with("/9.jpg"), path.clone()));
+        let whole = tar(&members);
+        let build = |on_error, bytes: &[u8]| -> anyhow::Result<(u64, u64)> {
+            std::fs::write(folder.path().join(archive), bytes).unwrap();
+            let home = tempfile::tempdir().unwrap();
+            let request = request(home.path(), builtin::find(dataset).unwrap(), folder.path());
+            let outcome = crate::build(request.on_error(on_error))?;
+            Ok((
+                outcome.splits.iter().map(|split| split.examples).sum::<u64>(),
+                outcome.skipped,
+            ))
+        };
+        let (all, none) = build(OnError::Fail, &whole).unwrap();
+        assert_eq!(none, 0);
+        // In the data of the last member, and in its header; 1024 bytes are the end of the archive.
+        let data = members.last().unwrap().1.len();
+        let in_data = whole.len() - 1024 - data.next_multiple_of(512) + data / 2;
+        let in_header = whole.len() - 1024 - data.next_multiple_of(512) - 100;
+        for at in [in_data, in_header] {
+            let failed = build(OnError::Fail, &whole[..at]);
+            let error = format!("{:#}", failed.unwrap_err());
+            assert!(error.contains(archive), "{dataset}: {error}");
+            let built = build(OnError::Skip(None), &whole[..at]);
+            if dataset == "stl10" && at == in_header {
+                let error = format!("{:#}", built.unwrap_err());
+                assert!(error.contains("has no member `unlabeled_X.bin`: "), "{error}");
+                continue;
+            }
+            let (left, skipped) = built.unwrap();
+            assert!(skipped > 0 && left > 0, "{dataset}: {left}, {skipped}");
+            assert_eq!(left + skipped, all, "{dataset}");
+        }
+        // Behind all that is read: a header that is none.
+        let odd = [&whole[..whole.len() - 1024], &[0xff; 1024]].concat();
+        let (left, skipped) = build(OnError::Skip(None), &odd).unwrap();
+        assert_eq!((left, skipped), (all, 1), "{dataset}");
+    }
 }
 
 #[test]
