@@ -43,6 +43,7 @@ mod infer;
 mod journal;
 pub mod monitor;
 mod patterns;
+mod place;
 pub mod readers;
 pub mod recipe;
 pub mod resources;

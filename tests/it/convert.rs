@@ -582,15 +582,36 @@ fn what_is_there_is_kept_unless_it_may_go() {
     run(&["--overwrite"]).expect(0);
     assert_eq!(shards(&out).concat(), changed);
     fs::write(&path, kept).unwrap();
-    // A folder that is somebody else's.
+    // A folder that is somebody else's is not replaced, whatever is asked for.
     fs::remove_dir_all(&out).unwrap();
     fs::create_dir(&out).unwrap();
     fs::write(out.join("mine"), "x").unwrap();
-    assert!(run(&[]).expect(1).stderr.contains("was not made by"));
-    assert!(out.join("mine").exists());
+    for more in [&[][..], &["--overwrite"], &["--overwrite", "--dry-run"]] {
+        let told = run(more).expect(1).stderr;
+        assert!(
+            told.contains("was not made by prep: it has `mine`") && told.contains("give another output"),
+            "{told}"
+        );
+        assert_eq!(fs::read_to_string(out.join("mine")).unwrap(), "x");
+        assert!(!home.path().join(".staging").exists());
+    }
+    fs::remove_dir_all(&out).unwrap();
+    fs::write(&out, "a file").unwrap();
+    let told = run(&["--overwrite"]).expect(1).stderr;
+    assert!(told.contains("is not a folder"), "{told}");
+    assert_eq!(fs::read_to_string(&out).unwrap(), "a file");
+    fs::remove_file(&out).unwrap();
+    // What was made for a catalog is ours as well.
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("prep_manifest.json"), "{}").unwrap();
+    assert!(
+        run(&[])
+            .expect(1)
+            .stderr
+            .contains("was not made by `prep convert`")
+    );
     run(&["--overwrite"]).expect(0);
-    assert!(!out.join("mine").exists());
-    assert!(!home.path().join(".staging").exists());
+    assert!(!out.join("prep_manifest.json").exists() && !home.path().join(".staging").exists());
     // A shard that was cut is not up to date.
     let shard = out.join("data.array_record-00000-of-00001");
     fs::File::options()

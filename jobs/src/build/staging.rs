@@ -138,20 +138,27 @@ impl Staging {
         }
     }
 
+    /// Makes the folder that of a job: what another job has left is thrown away. Whether there was such.
+    pub(crate) fn take_for(&self, job: &str) -> Result<bool> {
+        let path = self.root.join("job.json");
+        let there = std::fs::read_to_string(&path).ok();
+        if there.as_deref() == Some(job) {
+            return Ok(false);
+        }
+        self.discard()?;
+        File::create(&path)
+            .and_then(|mut file| {
+                std::io::Write::write_all(&mut file, job.as_bytes())?;
+                file.sync_all()
+            })
+            .with_context(|| format!("could not write {}", path.display()))?;
+        Ok(there.is_some())
+    }
+
     /// Prepares for a job: what an earlier run of the same job finished is kept, anything else is thrown away. Gives the
     /// journal and what it holds.
     pub(crate) fn prepare(&self, job: &str) -> Result<(Journal, Vec<Entry>)> {
-        let path = self.root.join("job.json");
-        if std::fs::read_to_string(&path).ok().as_deref() != Some(job) {
-            self.discard()?;
-            let shown = path.display();
-            File::create(&path)
-                .and_then(|mut file| {
-                    std::io::Write::write_all(&mut file, job.as_bytes())?;
-                    file.sync_all()
-                })
-                .with_context(|| format!("could not write {shown}"))?;
-        }
+        self.take_for(job)?;
         for folder in [self.downloads(), self.spill(), self.out()] {
             std::fs::create_dir_all(&folder)
                 .with_context(|| format!("could not make the folder {}", folder.display()))?;

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use prep_catalog::manifest::Manifest;
 use prep_formats::array_record::WriteOptions;
 use prep_formats::store::{self, AtomicFile, Existing};
@@ -51,9 +51,10 @@ use crate::build::OnError;
 use crate::build::staging::{STAGING_FOLDER, Staging, remove_files};
 use crate::convert::catalog::{Description, Registry};
 pub(crate) use crate::convert::inputs::canonical;
-use crate::convert::inputs::{Found, InputFile};
+use crate::convert::inputs::{Found as Inputs, InputFile};
 use crate::convert::job::Job;
 use crate::convert::ledger::{Ledger, advise};
+pub(crate) use crate::convert::manifest::MANIFEST_FILE;
 use crate::convert::manifest::{Converted, ConvertedInput, ConvertedShard, FORMAT};
 use crate::convert::plan::{Count, Plan, ShardCount, Split};
 use crate::convert::shard::ShardSummary;
@@ -63,6 +64,7 @@ use crate::error::Hinted;
 use crate::explain::{Flow, Graph};
 use crate::journal::Journal;
 use crate::monitor::{Monitor, Unit};
+use crate::place::{self, Found};
 use crate::resources::{self, show_size};
 use crate::team::Team;
 
@@ -428,13 +430,13 @@ impl Conversion {
             })?),
             None => None,
         };
-        let output = absolute_output(&request.output)?;
+        let output = place::absolute(&request.output)?;
         let (inputs, splits, tfds) = match inputs::find(&request.inputs, &output, &request.monitor)? {
-            Found::Files(files) => {
+            Inputs::Files(files) => {
                 let splits = vec![Split::single(&request.name, files.len())];
                 (files, splits, None)
             }
-            Found::Tfds(folder) => {
+            Inputs::Tfds(folder) => {
                 if request.limit.is_some() {
                     return Err(Hinted::new(
                         format!("`--limit` has no meaning for {}, a TFDS folder", folder.display()),
@@ -570,7 +572,7 @@ impl Conversion {
             .staging_parent()
             .join(STAGING_FOLDER)
             .join(self.output_name());
-        self.refuse_mount_point()?;
+        place::refuse_mount_point(&self.output, &self.request.name)?;
         let standing = self.standing()?;
         if let Standing::Same(found) = &standing
             && !staging_path.exists()
@@ -625,21 +627,6 @@ impl Conversion {
             .map_or_else(|| "output".into(), ToOwned::to_owned)
     }
 
-    /// A folder that something is mounted on, as a volume of a container is, cannot be put in place by a rename: told before the work is done.
-    fn refuse_mount_point(&self) -> Result<()> {
-        if resources::is_mount_point(&self.output) {
-            return Err(Hinted::new(
-                format!("the output {} is a mount point", self.output.display()),
-                format!(
-                    "the output is put in place as a whole, which takes a folder of its own: give `{}`, for instance",
-                    self.request.output.join(&self.request.name).display()
-                ),
-            )
-            .into());
-        }
-        Ok(())
-    }
-
     /// Each process counts what it leaves out itself, and so did earlier runs; what may be left out, may be so by all of them together.
     fn refuse_skipped(&self, converted: &Converted) -> Result<()> {
         const MOST_NAMED: usize = 3;
@@ -671,20 +658,10 @@ impl Conversion {
     /// What is in the output's place, compared with what is asked for. Reads all inputs where everything else is the same.
     fn standing(&self) -> Result<Standing> {
         let shown = self.output.display();
-        let metadata = match std::fs::symlink_metadata(&self.output) {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Standing::Absent),
-            Err(error) => return Err(anyhow::Error::new(error).context(format!("could not look at {shown}"))),
-        };
-        if !metadata.is_dir() {
-            bail!("the output {shown} is there already, and is not a folder");
-        }
-        let is_empty = std::fs::read_dir(&self.output)
-            .with_context(|| format!("could not list {shown}"))?
-            .next()
-            .is_none();
-        if is_empty {
-            return Ok(Standing::Absent);
+        match place::look(&self.output)? {
+            Found::Nothing => return Ok(Standing::Absent),
+            Found::Foreign(reason) => return Ok(Standing::Foreign(reason)),
+            Found::Ours => {}
         }
         let different = |reason: &str| {
             Ok(Standing::Different(format!(
@@ -760,6 +737,7 @@ impl Conversion {
 
     fn refuse_different(&self, standing: &Standing) -> Result<()> {
         match standing {
+            Standing::Foreign(reason) => Err(place::foreign(reason)),
             Standing::Different(reason) if !self.request.overwrite => Err(Hinted::new(
                 reason,
                 "give another output, or replace this one with `--overwrite`",
@@ -796,20 +774,11 @@ impl Conversion {
 
     /// Makes the staging folder this job's: what an earlier run of the same job left stays, anything else goes.
     fn prepare(&self, staging: &Staging) -> Result<()> {
-        let path = staging.root().join("job.json");
-        let identity = self.identity();
-        match std::fs::read_to_string(&path) {
-            Ok(found) if found == identity => {}
-            other => {
-                if other.is_ok() {
-                    self.request.monitor.note(format!(
-                        "what another conversion had left unfinished in {} is thrown away",
-                        staging.root().display()
-                    ));
-                }
-                staging.discard()?;
-                write_synced(&path, identity.as_bytes())?;
-            }
+        if staging.take_for(&self.identity())? {
+            self.request.monitor.note(format!(
+                "what another conversion had left unfinished in {} is thrown away",
+                staging.root().display()
+            ));
         }
         for folder in [staging.out(), staging.spill()] {
             std::fs::create_dir_all(&folder)
@@ -1277,7 +1246,11 @@ impl Conversion {
     /// build, the entry comes first where something is replaced, and names both places.
     fn publish(&self, out: &Path, manifest: Option<&Manifest>) -> Result<Option<u64>> {
         // Something may have come in the meantime that was not there to be asked about.
-        let is_taken = std::fs::read_dir(&self.output).is_ok_and(|mut entries| entries.next().is_some());
+        let is_taken = match place::look(&self.output)? {
+            Found::Nothing => false,
+            Found::Ours => true,
+            Found::Foreign(reason) => return Err(place::foreign(&reason)),
+        };
         let existing = if is_taken && !self.request.overwrite {
             Existing::Keep
         } else {
@@ -1411,7 +1384,10 @@ enum Orders {
 enum Standing {
     Absent,
     Same(Box<Converted>),
+    /// Something that this program made, and that is replaced where that is asked for.
     Different(String),
+    /// Something else.
+    Foreign(String),
 }
 
 /// With what comes behind it, a name has to be one of a file: 255 bytes at most.
@@ -1435,35 +1411,6 @@ fn check_name(name: &str) -> Result<()> {
         .into());
     }
     Ok(())
-}
-
-/// The output's path, without links.
-fn absolute_output(path: &Path) -> Result<PathBuf> {
-    let text = path.to_string_lossy();
-    if text.is_empty() {
-        bail!("the output is an empty text; give a folder");
-    }
-    let location = store::Location::parse(&text).unwrap_or_else(|_| store::Location::from_path(path));
-    if location.as_path().is_none() {
-        return Err(Hinted::new(
-            format!("the output `{text}` is not a local folder"),
-            "this version writes to local folders only: convert to one, and copy it",
-        )
-        .into());
-    }
-    let path = if text.starts_with("file://") {
-        location.as_path().unwrap_or_else(|| path.to_owned())
-    } else {
-        path.to_owned()
-    };
-    let found = canonical(&path);
-    if found.file_name().is_none() {
-        bail!(
-            "the output {} cannot be replaced: give a folder of its own",
-            path.display()
-        );
-    }
-    Ok(found)
 }
 
 /// Whether a staging folder holds nothing that is worth keeping.
