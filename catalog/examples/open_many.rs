@@ -68,6 +68,7 @@ fn manifest(version: &str, shards: u64) -> Manifest {
             sequence_hash: SequenceHash::of([record]).to_hex(),
             min_key: Some("00".repeat(16)),
             max_key: Some("ff".repeat(16)),
+            index: None,
         }
     };
     Manifest {
@@ -78,6 +79,7 @@ fn manifest(version: &str, shards: u64) -> Manifest {
         fingerprint: "cd".repeat(32),
         recipe_sha256: "ef".repeat(32),
         layout: "by-source".into(),
+        in_place: false,
         sources: Vec::new(),
         splits: vec![SplitManifest {
             name: "train".into(),

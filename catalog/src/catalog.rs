@@ -24,7 +24,8 @@
 //!
 //! **Removing and collecting.** A version that is removed or replaced by one in another folder leaves its folder as garbage, in the state. `gc` commits an
 //! entry with the folders that it is about to delete, and then deletes them; so a build that would take up such a folder loses or wins
-//! against it in the log, and never has its files taken away. What was registered where it lay is never garbage.
+//! against it in the log, and never has its files taken away. Files that were registered where they lie are never
+//! garbage: only the folder is that describes them.
 //!
 //! **Replacing a version** (`--overwrite`) keeps one of the two readable at all times: the new data are durable in a staging folder,
 //! the entry names both folders, then the folders are exchanged in one step. The entry holds the SHA-256 of the manifest, so
@@ -194,7 +195,7 @@ struct Log {
 }
 
 impl<'a> Build<'a> {
-    /// A build whose files, with this manifest among them, are durable in `folder`.
+    /// A build whose files, with this manifest among them, are durable in `folder`. Of a manifest of files in place the entry is a `register`.
     pub fn new(manifest: &'a Manifest, folder: Location) -> Self {
         Self {
             manifest,
@@ -202,15 +203,11 @@ impl<'a> Build<'a> {
             staged: None,
             flags: BTreeMap::new(),
             overwrite: false,
-            kind: Kind::Build,
+            kind: match manifest.in_place {
+                true => Kind::Register,
+                false => Kind::Build,
+            },
         }
-    }
-
-    /// The files are the user's, registered where they lay: the entry is a `register`, and `gc` never deletes them.
-    #[must_use]
-    pub fn in_place(mut self) -> Self {
-        self.kind = Kind::Register;
-        self
     }
 
     /// The version was made by adding to an earlier one, whose shards it may share: the entry is an `append`.
@@ -675,6 +672,58 @@ impl Catalog {
             return Ok(Location::parse(stored)?);
         }
         Ok(self.location().join_encoded(stored))
+    }
+
+    /// How the manifest of a version in `folder` names a file in place: by a way from the folder, where both lie in the catalog or else in `data_dir`,
+    /// so that these may be moved as a whole; else absolutely.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for a path that is not UTF-8, [`Error::Store`] for one that cannot be resolved.
+    pub fn outside_path(&self, folder: &Location, data_dir: &Location, file: &Location) -> Result<String> {
+        let clean = |location: &Location| -> Result<String> {
+            let Some(path) = location.as_path() else {
+                return Ok(location.to_string().trim_end_matches('/').to_string());
+            };
+            // Links to folders are followed, and the file's own name stays: what it is a link to may have any.
+            let path = match (path.parent(), path.file_name()) {
+                (Some(parent), Some(name)) => {
+                    let parent = if parent.as_os_str().is_empty() {
+                        Path::new(".")
+                    } else {
+                        parent
+                    };
+                    store::clean(parent)?.join(name)
+                }
+                _ => store::clean(&path)?,
+            };
+            let text = path.to_str().map(str::to_string);
+            text.ok_or_else(|| {
+                Error::Refused(format!(
+                    "`{location}` cannot be registered: its path is not UTF-8"
+                ))
+            })
+        };
+        let below = |path: &str, base: &str| -> Option<String> {
+            let rest = path.strip_prefix(base)?.strip_prefix('/')?;
+            (!rest.is_empty()).then(|| rest.to_string())
+        };
+        let (folder_text, file_text) = (clean(folder)?, clean(file)?);
+        for base in [self.location(), data_dir] {
+            let base = clean(base)?;
+            let (Some(inside), Some(rest)) = (below(&folder_text, &base), below(&file_text, &base)) else {
+                continue;
+            };
+            let rest = match file.as_path() {
+                Some(_) => rest,
+                // As `Location::join` writes it, backwards.
+                None => rest.replace("%3F", "?").replace("%23", "#").replace("%25", "%"),
+            };
+            let path = format!("{}{rest}", "../".repeat(inside.split('/').count()));
+            if crate::shard_location(&Location::parse(&folder_text)?, &path).to_string() == file_text {
+                return Ok(path);
+            }
+        }
+        Ok(file_text)
     }
 
     /// Refuses a version in a remote folder that `gc` deletes this very moment, for all that anybody knows. In a local one the lock of its

@@ -17,7 +17,7 @@
 //! | kind | says |
 //! |---|---|
 //! | `build` | a version was built; a second one of the same number replaces the first |
-//! | `register` | the same, of files that stay where they were |
+//! | `register` | the same, of files that stay where they were: its folder only describes them (`min_reader` 2) |
 //! | `append` | the same, sharing shards with an earlier version |
 //! | `tag` | `tag` names `version` from now on |
 //! | `untag` | `tag` names nothing any more |
@@ -42,7 +42,10 @@ use crate::state::Checkpoint;
 use crate::{Error, Result};
 
 /// What this program can read: entries with a `min_reader` up to this.
-pub const READER: u32 = 1;
+pub const READER: u32 = 2;
+
+/// The least reader of versions whose shards are files in place: those before would look for them in the version's folder.
+const IN_PLACE_READER: u32 = 2;
 
 /// How many entries lie between two that hold a checkpoint. Ours: a reader fetches 32 entries at most, and 1000 versions
 /// (0.6 KB each) write 10 MB of checkpoints in all.
@@ -292,7 +295,10 @@ impl Entry {
     pub fn new(change: Change) -> Result<Self> {
         Ok(Self {
             commit_id: commit_id()?,
-            min_reader: READER,
+            min_reader: match change {
+                Change::Register(_) => IN_PLACE_READER,
+                _ => 1,
+            },
             time: utc(now()),
             program: concat!("prep ", env!("CARGO_PKG_VERSION")).to_string(),
             host: host(),
@@ -588,6 +594,15 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn files_in_place_are_for_readers_that_know_them() {
+        let manifest = crate::manifest::tests::in_place("1.0.0", 7);
+        let record = VersionRecord::of_manifest(&manifest, "data/a/1.0.0".to_string());
+        assert!(record.shares.is_empty());
+        assert_eq!(Entry::new(Change::Register(record)).unwrap().min_reader, 2);
+        assert_eq!(build_entry().min_reader, 1);
+    }
+
+    #[test]
     fn splits_keep_their_order_and_unknown_fields_are_kept() {
         let mut value: Value = serde_json::from_slice(&build_entry().to_json()).unwrap();
         let splits: Vec<_> = value["splits"].as_object().unwrap().keys().cloned().collect();
@@ -611,7 +626,7 @@ pub(crate) mod tests {
             "x/7.json: the log entry has the unknown kind `merge`"
         );
         value["kind"] = "build".into();
-        value["min_reader"] = 2.into();
+        value["min_reader"] = (READER + 1).into();
         assert!(matches!(refused(&value), Error::TooNew { .. }));
         value["min_reader"] = 1.into();
         for (field, bad) in [

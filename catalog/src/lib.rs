@@ -30,7 +30,9 @@ pub use catalog::{Build, Catalog, Committed, Listed, Listing, Resolved};
 pub use entry::{Change, Entry, SplitSummary, VersionRecord};
 pub use error::{Error, Result};
 pub use home::{catalog_location, default_catalog, home_folder};
-pub use manifest::{MANIFEST_FILE, Manifest, ShardManifest, SourceManifest, SplitManifest, shard_location};
+pub use manifest::{
+    IndexManifest, MANIFEST_FILE, Manifest, ShardManifest, SourceManifest, SplitManifest, shard_location,
+};
 pub use name::{DatasetName, Selector, Version};
 pub use spell::near;
 pub use state::{Garbage, State, VersionState};

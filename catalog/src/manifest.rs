@@ -1,7 +1,7 @@
 //! The immutable description of a dataset version: what lies in its folder, and what it was made from.
 //!
 //! `prep_manifest.json` is the last file written into a version's folder, and a pure function of recipe, source bytes and output
-//! options: no time, host or absolute path. The log holds its SHA-256, and it holds that of every shard, so one hash vouches for
+//! options: no time, host or absolute path (but in a version that was registered in place, whose files may be anywhere). The log holds its SHA-256, and it holds that of every shard, so one hash vouches for
 //! all bytes. It is read before any shard: opening a dataset of 10^4 shards reads about 5 MB here and none of the shards.
 
 use std::collections::HashSet;
@@ -17,13 +17,16 @@ use crate::{DatasetName, Error, Result, Version, store};
 /// File name of the manifest inside a version's folder.
 pub const MANIFEST_FILE: &str = "prep_manifest.json";
 
-/// The format written, and the newest one read.
+/// The format of manifests whose shards lie in their folder, or beside it.
 pub const MANIFEST_FORMAT: u32 = 1;
+
+/// The format of manifests whose shards are a user's files, wherever these lie; the newest one read. Programs of before it refuse them.
+pub const IN_PLACE_FORMAT: u32 = 2;
 
 /// A dataset version's immutable description. A pure function of recipe, source bytes and output options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of this format: 1.
+    /// Version of this format: [`MANIFEST_FORMAT`], or [`IN_PLACE_FORMAT`].
     pub format: u32,
     /// Dataset.
     pub name: String,
@@ -37,6 +40,9 @@ pub struct Manifest {
     pub recipe_sha256: String,
     /// `tfds` or `by-source`.
     pub layout: String,
+    /// Whether the shards are a user's files that stay where they are: then the folder holds what describes them, and none of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_place: bool,
     /// Sources, in the recipe's order.
     pub sources: Vec<SourceManifest>,
     /// Splits, in the builder's order.
@@ -77,9 +83,10 @@ pub struct SplitManifest {
 }
 
 /// One shard file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ShardManifest {
-    /// Path relative to the version's folder; `../OTHER/FILE` for a shard in the folder of another version of the dataset, beside this one.
+    /// Path relative to the version's folder; `../OTHER/FILE` for a shard in the folder of another version of the dataset, beside this one. Of a
+    /// version in place it leads out of the folder by any number of `../`, or is absolute, or a URL.
     pub path: String,
     /// Number of records.
     pub records: u64,
@@ -93,6 +100,20 @@ pub struct ShardManifest {
     pub min_key: Option<String>,
     /// Largest sort key, hex.
     pub max_key: Option<String>,
+    /// Where the records of a TFRecord file begin, which has no index of its own. Without it the shard is an ArrayRecord file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<IndexManifest>,
+}
+
+/// The index of a TFRecord file: `prep_formats::tfrecord::Index` as bytes, under 2 bytes a record.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct IndexManifest {
+    /// File name in the version's folder.
+    pub path: String,
+    /// File size in bytes.
+    pub bytes: u64,
+    /// SHA-256 of the file, hex.
+    pub sha256: String,
 }
 
 impl Manifest {
@@ -114,7 +135,7 @@ impl Manifest {
     /// Parses and checks the text of a manifest. `at` is its path or URL, for messages.
     ///
     /// # Errors
-    /// [`Error::Manifest`] for text that is not a manifest, a format newer than [`MANIFEST_FORMAT`], and all that
+    /// [`Error::Manifest`] for text that is not a manifest, a format newer than [`IN_PLACE_FORMAT`], and all that
     /// [`validate`](Self::validate) finds.
     pub fn from_json(bytes: &[u8], at: &str) -> Result<Self> {
         #[derive(Deserialize)]
@@ -127,9 +148,9 @@ impl Manifest {
         };
         let head: Head =
             serde_json::from_slice(bytes).map_err(|error| wrong(format!("not a manifest: {error}")))?;
-        if head.format != MANIFEST_FORMAT {
+        if ![MANIFEST_FORMAT, IN_PLACE_FORMAT].contains(&head.format) {
             return Err(wrong(format!(
-                "it has format {}, this version of prep reads {MANIFEST_FORMAT}",
+                "it has format {}, this version of prep reads {MANIFEST_FORMAT} and {IN_PLACE_FORMAT}",
                 head.format
             )));
         }
@@ -170,6 +191,9 @@ impl Manifest {
 
     /// The folders of other versions whose shards it uses: names beside its own folder, sorted.
     pub fn shared_folders(&self) -> Vec<&str> {
+        if self.in_place {
+            return Vec::new();
+        }
         let shards = self.splits.iter().flat_map(|split| &split.shards);
         let mut folders: Vec<&str> = shards
             .filter_map(|shard| Some(shard.path.strip_prefix("../")?.split_once('/')?.0))
@@ -184,14 +208,18 @@ impl Manifest {
         self.splits.iter().find(|split| split.name == name)
     }
 
-    /// Checks that the parts hold together: names and version are valid, paths stay inside the folder, no file or split comes
-    /// twice, counts add up, hashes are hashes.
+    /// Checks that the parts hold together: names and version are valid, paths stay inside the folder (unless it is in place), no file or split
+    /// comes twice, counts add up, hashes are hashes.
     ///
     /// # Errors
     /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), String> {
-        if self.format != MANIFEST_FORMAT {
-            return Err(format!("its format is {}, wanted {MANIFEST_FORMAT}", self.format));
+        let format = match self.in_place {
+            true => IN_PLACE_FORMAT,
+            false => MANIFEST_FORMAT,
+        };
+        if self.format != format {
+            return Err(format!("its format is {}, wanted {format}", self.format));
         }
         DatasetName::new(&self.name, self.config.as_deref()).map_err(|error| error.to_string())?;
         Version::parse(&self.version).map_err(|error| error.to_string())?;
@@ -229,9 +257,26 @@ impl Manifest {
             let mut records = 0_u64;
             for shard in &split.shards {
                 let at = format!("{at}, shard `{}`", shard.path.escape_debug());
-                check_shard_path(&shard.path).map_err(|reason| format!("{at}: {reason}"))?;
+                let checked = match self.in_place {
+                    true => check_outside_path(&shard.path),
+                    false => check_shard_path(&shard.path),
+                };
+                checked.map_err(|reason| format!("{at}: {reason}"))?;
                 if shard.path == MANIFEST_FILE || !paths.insert(&shard.path) {
                     return Err(format!("{at}: the path is taken by another file"));
+                }
+                if let Some(index) = &shard.index {
+                    let at = format!("{at}, index `{}`", index.path.escape_debug());
+                    check_relative_path(&index.path).map_err(|reason| format!("{at}: {reason}"))?;
+                    if !self.in_place || index.path.contains('/') {
+                        return Err(format!(
+                            "{at}: only a version in place has such, in its own folder"
+                        ));
+                    }
+                    if index.path == MANIFEST_FILE || !paths.insert(&index.path) {
+                        return Err(format!("{at}: the path is taken by another file"));
+                    }
+                    check_hex(&format!("{at}: sha256"), &index.sha256, 64)?;
                 }
                 check_hex(&format!("{at}: sha256"), &shard.sha256, 64)?;
                 if SequenceHash::from_hex(&shard.sequence_hash, shard.records).is_none() {
@@ -280,10 +325,19 @@ impl ShardManifest {
 
 /// Where the shard with this path is, of a version that lies in `folder`.
 pub fn shard_location(folder: &Location, path: &str) -> Location {
-    match (path.strip_prefix("../"), folder.parent()) {
-        (Some(rest), Some(parent)) => parent.join(rest),
-        _ => folder.join(path),
+    if path.starts_with('/') {
+        return Location::from_path(path);
     }
+    if path.contains("://")
+        && let Ok(location) = Location::parse(path)
+    {
+        return location;
+    }
+    let (mut base, mut rest) = (folder.clone(), path);
+    while let Some((above, parent)) = rest.strip_prefix("../").zip(base.parent()) {
+        (base, rest) = (parent, above);
+    }
+    base.join(rest)
 }
 
 /// Checks that a shard is in the version's folder, or directly in one beside it.
@@ -297,6 +351,27 @@ fn check_shard_path(path: &str) -> Result<(), String> {
         return Ok(());
     }
     Err("the path does not stay inside the folder, nor inside that of another version beside it".into())
+}
+
+/// Checks that a shard is a file outside of the version's folder: absolute, behind a URL, or found by a way that begins with `../`.
+fn check_outside_path(path: &str) -> Result<(), String> {
+    if path.contains("://") {
+        return match Location::parse(path) {
+            Ok(location) if location.as_path().is_none() && !path.contains(['\0', '\n', '\r']) => Ok(()),
+            _ => Err("it is not the URL of a file on another machine".into()),
+        };
+    }
+    if let Some(rest) = path.strip_prefix('/') {
+        return check_relative_path(rest).map_err(|_| "the absolute path has a way around in it".into());
+    }
+    let mut rest = path;
+    while let Some(above) = rest.strip_prefix("../") {
+        rest = above;
+    }
+    if rest.len() == path.len() {
+        return Err("a file in place does not lie in the folder of its version".into());
+    }
+    check_relative_path(rest)
 }
 
 /// Checks that a path with `/` between its parts stays below the folder that it is relative to.
@@ -331,6 +406,7 @@ pub(crate) mod tests {
             sequence_hash: SequenceHash::of(vec![[seed]; records as usize]).to_hex(),
             min_key: (records > 0).then(|| "00ff".into()),
             max_key: (records > 0).then(|| "ff00".into()),
+            index: None,
         };
         let split = |name: &str, records: [u64; 2]| SplitManifest {
             name: name.into(),
@@ -348,6 +424,7 @@ pub(crate) mod tests {
             fingerprint: hex::encode([seed; 32]),
             recipe_sha256: "ab".repeat(32),
             layout: "tfds".into(),
+            in_place: false,
             sources: vec![SourceManifest {
                 name: "archive.tar.gz".into(),
                 bytes: 7,
@@ -400,6 +477,89 @@ pub(crate) mod tests {
             manifest.splits[0].shards[1].path = outside.into();
             assert!(manifest.validate().is_err(), "{outside}");
         }
+    }
+
+    /// The example with its shards elsewhere, one a TFRecord file.
+    pub(crate) fn in_place(version: &str, seed: u8) -> Manifest {
+        let mut manifest = example("a", None, version, seed);
+        (manifest.format, manifest.in_place) = (IN_PLACE_FORMAT, true);
+        let paths = ["/raw/x y", "s3://bucket/raw/z", "../../../raw/x", "../../x%#"];
+        let shards = manifest.splits.iter_mut().flat_map(|split| &mut split.shards);
+        for (shard, path) in shards.zip(paths) {
+            shard.path = path.into();
+        }
+        manifest.splits[0].shards[0].index = Some(IndexManifest {
+            path: "train-00000-of-00002.index".into(),
+            bytes: 50,
+            sha256: "ab".repeat(32),
+        });
+        manifest
+    }
+
+    #[test]
+    fn files_in_place_may_be_anywhere_and_are_marked_so() {
+        let manifest = in_place("1.0.0", 7);
+        manifest.validate().unwrap();
+        assert!(manifest.shared_folders().is_empty());
+        let json = manifest.to_json();
+        assert_eq!(Manifest::from_json(json.as_bytes(), "m").unwrap(), manifest);
+        let shards: Vec<&ShardManifest> = manifest.splits.iter().flat_map(|split| &split.shards).collect();
+        for (folder, wanted) in [
+            (
+                "/catalog/data/a/1.0.0",
+                [
+                    "/raw/x y",
+                    "s3://bucket/raw/z",
+                    "/catalog/raw/x",
+                    "/catalog/data/x%#",
+                ],
+            ),
+            (
+                "s3://b/catalog/data/a/1.0.0",
+                [
+                    "/raw/x y",
+                    "s3://bucket/raw/z",
+                    "s3://b/catalog/raw/x",
+                    "s3://b/catalog/data/x%25%23",
+                ],
+            ),
+        ] {
+            let folder = Location::parse(folder).unwrap();
+            let found: Vec<String> = shards
+                .iter()
+                .map(|shard| shard.location(&folder).to_string())
+                .collect();
+            assert_eq!(found, wanted);
+        }
+        // A program that knows no files in place reads format 1 only, and so does one that takes the mark away.
+        assert_eq!(manifest.format, 2);
+        let mut unmarked = manifest.clone();
+        unmarked.in_place = false;
+        assert!(unmarked.validate().is_err());
+        unmarked.format = MANIFEST_FORMAT;
+        assert!(unmarked.validate().unwrap_err().contains("stay inside"));
+        type Change = fn(&mut ShardManifest);
+        let wrong: [Change; 11] = [
+            |shard| shard.path = "x".into(),
+            |shard| shard.path = "a/../../x".into(),
+            |shard| shard.path = "../a/../x".into(),
+            |shard| shard.path = "..".into(),
+            |shard| shard.path = "../".into(),
+            |shard| shard.path = "/a/../x".into(),
+            |shard| shard.path = "/".into(),
+            |shard| shard.path = "file:///x".into(),
+            |shard| shard.path = "ftp://x/y".into(),
+            |shard| shard.index.as_mut().unwrap().path = "../x".into(),
+            |shard| shard.index.as_mut().unwrap().sha256.clear(),
+        ];
+        for (number, change) in wrong.into_iter().enumerate() {
+            let mut manifest = manifest.clone();
+            change(&mut manifest.splits[0].shards[0]);
+            assert!(manifest.validate().is_err(), "{number}");
+        }
+        let mut indexed = example("a", None, "1.0.0", 7);
+        indexed.splits[0].shards[0].index = manifest.splits[0].shards[0].index.clone();
+        assert!(indexed.validate().is_err());
     }
 
     #[test]

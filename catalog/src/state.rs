@@ -34,7 +34,7 @@ pub struct Garbage {
 pub struct VersionState {
     /// Number of the entry.
     pub log_number: u64,
-    /// Its kind: `build`, `register` (the files are the user's, and never deleted) or `append`.
+    /// Its kind: `build`, `register` (the shards are the user's files, and never deleted) or `append`.
     #[serde(default = "build_kind")]
     pub kind: String,
     /// What it says.
@@ -93,8 +93,8 @@ impl State {
         self.tags.iter().map(|(tag, version)| (tag.as_str(), version))
     }
 
-    /// Folders that were a version's and are nobody's now, by their paths as in [`VersionRecord::path`]. Not those of files that were
-    /// registered where they lay.
+    /// Folders that were a version's and are nobody's now, by their paths as in [`VersionRecord::path`]. Of files that were registered where they
+    /// lay it is the folder that describes them.
     pub fn garbage(&self) -> impl Iterator<Item = (&str, &Garbage)> {
         let used: BTreeSet<&str> = self
             .versions
@@ -177,8 +177,8 @@ impl State {
             .versions
             .values()
             .any(|state| state.record.path == record.path);
-        // What was registered in its place is the user's. A staged folder goes with its staging.
-        if old.kind != "register" && !is_used {
+        // A staged folder goes with its staging.
+        if !is_used {
             let garbage = Garbage {
                 log_number,
                 time: time.to_string(),
@@ -382,7 +382,7 @@ mod tests {
         let mut changes = vec![
             Change::Build(in_folder("1.0.0", 1, "d/1.0.0", &[])),
             Change::Append(in_folder("1.1.0", 2, "d/1.1.0", &["d/1.0.0"])),
-            Change::Register(in_folder("3.0.0", 3, "/elsewhere/3", &[])),
+            Change::Register(in_folder("3.0.0", 3, "d/3.0.0", &[])),
         ];
         // Its folder must not change under the version that shares it.
         let state = fold(&changes);
@@ -397,7 +397,9 @@ mod tests {
                 .is_err()
         );
         changes.extend([remove("1.0.0"), remove("3.0.0")]);
-        assert!(garbage(&fold(&changes)).is_empty());
+        // What describes files in place goes; they themselves are in no folder of the catalog's.
+        assert_eq!(garbage(&fold(&changes)), ["d/3.0.0"]);
+        changes.pop();
         changes.push(remove("1.1.0"));
         let state = fold(&changes);
         assert_eq!(garbage(&state), ["d/1.0.0", "d/1.1.0"]);

@@ -6,7 +6,11 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::{Error, Result, json};
+use crate::store::{self, Location};
+use crate::{Error, Position, Result, json};
+
+/// Name of the file in a version's folder.
+pub const FILE_NAME: &str = "dataset_info.json";
 
 /// The contents of `dataset_info.json`.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -127,6 +131,63 @@ impl DatasetInfo {
         }
         info.other = fields.0;
         Ok(info)
+    }
+
+    /// Reads the file of a version's folder, which may lie in an object store.
+    ///
+    /// # Errors
+    /// A folder without the file, a store that cannot be reached, and as [`DatasetInfo::from_json`].
+    pub fn read_location(folder: &Location) -> Result<Self> {
+        let at = folder.join(FILE_NAME);
+        let place = || Position {
+            path: at.to_string(),
+            ..Position::default()
+        };
+        let bytes = store::read_file(&at)?.ok_or_else(|| Error::Io {
+            path: at.to_string(),
+            action: "read",
+            source: std::io::ErrorKind::NotFound.into(),
+        })?;
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|_| Error::damaged("dataset info is not UTF-8").with_position(&place()))?;
+        Self::from_json(text).map_err(|error| error.with_position(&place()))
+    }
+
+    /// How shards are stored: the word in `file_format`, or where there is none `tfrecord`, which it was before there was a choice.
+    pub fn shard_format(&self) -> &str {
+        match self.file_format.as_str() {
+            "" => "tfrecord",
+            format => format,
+        }
+    }
+
+    /// The file names of all shards, for each split in order.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for a pattern that gives what is no name of a file in the folder, or one name twice.
+    pub fn shard_names(&self) -> Result<Vec<Vec<String>>> {
+        let mut seen = std::collections::HashSet::new();
+        let mut all = Vec::new();
+        for split in &self.splits {
+            let mut names = Vec::new();
+            for number in 0..split.shard_lengths.len() {
+                let name = split.shard_name(&self.name, self.shard_format(), number);
+                if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\\', '\0']) {
+                    return Err(Error::damaged(format!(
+                        "dataset info: `{}` is not the name of a shard in the folder",
+                        name.escape_debug()
+                    )));
+                }
+                if !seen.insert(name.clone()) {
+                    return Err(Error::damaged(format!(
+                        "dataset info names the shard `{name}` twice"
+                    )));
+                }
+                names.push(name);
+            }
+            all.push(names);
+        }
+        Ok(all)
     }
 
     /// The JSON text, byte for byte as TFDS 4.9 writes it. Fields that are empty or 0 are left out.

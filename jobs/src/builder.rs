@@ -436,8 +436,7 @@ impl SourcePlace {
         match self {
             Self::Url(url) => url
                 .path_segments()?
-                .next_back()
-                .filter(|name| !name.is_empty())
+                .rfind(|name| !name.is_empty())
                 .map(str::to_owned),
             Self::Path(path) | Self::Found(path, _) => Some(path.file_name()?.to_str()?.to_owned()),
             Self::Unknown => None,

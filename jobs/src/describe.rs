@@ -23,7 +23,7 @@ pub fn listed(listed: &Listed) -> Value {
     object
 }
 
-/// A version as [`listed`], and `features`, `sources`, `statistics`, `log`, `layout`, `flags`; `tags` are all of the dataset, whatever version they
+/// A version as [`listed`], and `features`, `sources`, `statistics`, `log`, `layout`, `flags`, `in_place`; `tags` are all of the dataset, whatever version they
 /// name.
 ///
 /// # Errors
@@ -61,6 +61,7 @@ pub fn resolved(resolved: &Resolved) -> Result<Value> {
     object["log"] = resolved.log_number.into();
     object["layout"] = manifest.layout.clone().into();
     object["flags"] = json!(resolved.record.flags);
+    object["in_place"] = manifest.in_place.into();
     Ok(object)
 }
 

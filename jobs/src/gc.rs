@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use prep_catalog::manifest::{MANIFEST_FILE, Manifest};
+use prep_catalog::manifest::{MANIFEST_FILE, Manifest, ShardManifest};
 use prep_catalog::{Catalog, DatasetName};
 use prep_formats::store::{self, ListedFile, Location};
 
@@ -155,8 +155,7 @@ pub fn plan(catalog: &Catalog, options: &GcOptions, monitor: &Monitor) -> Result
         for path in used {
             needed.insert(catalog.folder(path).map_err(hinted)?.to_string());
         }
-        let built = state.versions().filter(|(_, version)| version.kind != "register");
-        let paths = built.map(|(_, version)| version.record.path.as_str());
+        let paths = state.versions().map(|(_, version)| version.record.path.as_str());
         for path in paths.chain(state.garbage().map(|(path, _)| path)) {
             let folder = catalog.folder(path).map_err(hinted)?;
             if let Some((data_dir, _)) = data_dir_of(&folder, &dataset) {
@@ -341,11 +340,16 @@ fn ours(folder: &Location) -> Result<Vec<ListedFile>> {
         return Ok(Vec::new());
     }
     let manifest = Manifest::read(folder).map_err(hinted)?;
-    let shards: BTreeSet<&str> = manifest
+    // Of files in place only the indices are in the folder.
+    let of_shard = |shard: &ShardManifest| match (&shard.index, manifest.in_place) {
+        (index, true) => index.as_ref().map(|index| index.path.clone()),
+        (_, false) => Some(shard.path.clone()),
+    };
+    let shards: BTreeSet<String> = manifest
         .splits
         .iter()
         .flat_map(|split| &split.shards)
-        .map(|shard| shard.path.as_str())
+        .filter_map(of_shard)
         .collect();
     let describes = [
         "features.json",
@@ -354,7 +358,7 @@ fn ours(folder: &Location) -> Result<Vec<ListedFile>> {
         MANIFEST_FILE,
     ];
     let is_ours = |file: &ListedFile| {
-        shards.contains(file.relative.as_str())
+        shards.contains(&file.relative)
             || describes.contains(&file.relative.as_str())
             || (file.relative.ends_with(".labels.txt") && !file.relative.contains('/'))
     };

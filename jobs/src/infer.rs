@@ -11,7 +11,10 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use prep_catalog::DatasetName;
+use prep_formats::dataset_info::DatasetInfo;
 use prep_formats::features::{Encoding, Feature, Features};
+use prep_formats::store::Location;
 use prep_formats::value::{DType, Value};
 
 use crate::archive::each_file;
@@ -91,9 +94,15 @@ pub(crate) fn infer(question: &Question<'_>) -> Result<Inferred> {
         };
         shape.look_into(&source_of(&archive, &monitor)?, path.is_file())?;
     }
+    let is_tfds = prep_loader::is_tfds_folder(&path);
     let kind = match question.kind {
         Some(kind) => kind.to_owned(),
+        None if is_tfds => "tfds".to_owned(),
         None => shape.kind(&path, question.path)?,
+    };
+    let about = match kind.as_str() {
+        "tfds" => Some(DatasetInfo::read_location(&Location::from_path(&path))?),
+        _ => None,
     };
     let home = question
         .recipe
@@ -108,15 +117,20 @@ pub(crate) fn infer(question: &Question<'_>) -> Result<Inferred> {
         bail!("{}: the path is not UTF-8, as a recipe is", relative.display());
     };
     let mut draft = Draft {
-        name: match question.name {
-            Some(name) => name.to_owned(),
-            None => name_for(&path),
+        name: match (question.name, &about) {
+            (Some(name), _) => name.to_owned(),
+            (None, Some(about)) if DatasetName::new(&about.name, None).is_ok() => about.name.clone(),
+            (None, _) => name_for(&path),
         },
         path: text.to_owned(),
         kind,
         labels: None,
-        splits: shape.splits(text, path.is_file()),
+        splits: match about {
+            Some(_) => Vec::new(),
+            None => shape.splits(text, path.is_file()),
+        },
         classes: Vec::new(),
+        about,
     };
     let shown = question.recipe.display().to_string();
     let learn = |draft: &Draft| -> Result<(Arc<dyn Builder>, Vec<Source>)> {
@@ -130,8 +144,10 @@ pub(crate) fn infer(question: &Question<'_>) -> Result<Inferred> {
         Ok((builder.with_learned(&learned)?, sources))
     };
     let (mut builder, mut sources) = learn(&draft)?;
-    let is_class =
-        |(name, feature): &(&str, &Feature)| CLASS_COLUMNS.contains(name) && matches!(feature, Feature::Text);
+    // The features of TFDS's folders are as they are.
+    let is_class = |(name, feature): &(&str, &Feature)| {
+        draft.about.is_none() && CLASS_COLUMNS.contains(name) && matches!(feature, Feature::Text)
+    };
     draft.classes = builder
         .spec()
         .features
@@ -197,7 +213,11 @@ fn source_of(path: &Path, monitor: &Arc<Monitor>) -> Result<Source> {
     ))
 }
 
-fn sources_of(builder: &dyn Builder, monitor: &Arc<Monitor>) -> Result<Vec<Source>> {
+/// The sources of a builder that knows its files, ready to be read; local ones only.
+///
+/// # Errors
+/// One that is not local, or cannot be read.
+pub(crate) fn sources_of(builder: &dyn Builder, monitor: &Arc<Monitor>) -> Result<Vec<Source>> {
     let meter = monitor.stage("learn", Unit::Bytes, None);
     let mut sources = Vec::new();
     for (index, source) in builder.spec().sources.iter().enumerate() {
@@ -560,6 +580,8 @@ struct Draft {
     splits: Vec<(String, String)>,
     /// Columns whose texts are classes.
     classes: Vec<String>,
+    /// What the TFDS folder says of itself.
+    about: Option<DatasetInfo>,
 }
 
 impl Draft {
@@ -575,16 +597,39 @@ impl Draft {
             text += "# A first recipe, written by `prep infer` from the data: look it over, then `prep register` it.\n";
         }
         // Writing to a string cannot fail.
+        let version = match &self.about {
+            Some(about) if prep_catalog::Version::parse(&about.version).is_ok() => &about.version,
+            _ => "1.0.0",
+        };
         let _ = writeln!(
             text,
-            "format = 1\nname = {}\nversion = \"1.0.0\"",
-            toml_text(&self.name)
+            "format = 1\nname = {}\nversion = {}",
+            toml_text(&self.name),
+            toml_text(version)
         );
         if features.is_some() {
-            text += "# description = \"\"\n# license = \"\"\n# citation = \"\"\n";
+            let about = self.about.as_ref();
+            let licence = about.and_then(|about| about.license.as_deref());
+            for (field, value) in [
+                ("description", about.map_or("", |about| &about.description)),
+                ("licence", licence.unwrap_or_default()),
+                ("citation", about.map_or("", |about| &about.citation)),
+            ] {
+                let mark = if value.is_empty() { "# " } else { "" };
+                let _ = writeln!(text, "{mark}{field} = {}", toml_text(value));
+            }
         }
         let has = |name: &str| features.is_some_and(|features| features.get(name).is_some());
-        if has("image") && has("label") {
+        if let Some(about) = &self.about {
+            if let Some((input, target)) = about.supervised_keys.as_ref().filter(|_| features.is_some()) {
+                let _ = writeln!(
+                    text,
+                    "supervised_keys = [{}, {}]",
+                    toml_text(input),
+                    toml_text(target)
+                );
+            }
+        } else if has("image") && has("label") {
             text += "supervised_keys = [\"image\", \"label\"]\n";
         }
         let _ = write!(
@@ -600,6 +645,18 @@ impl Draft {
             let found = rows.iter().find(|(split, _)| split == name);
             found.map_or(String::new(), |(_, count)| format!("  # {count} examples"))
         };
+        if self.about.is_some() {
+            if let Some(features) = features {
+                text += "\n# The folder itself says its splits and features; write `[[splits]]` or `[features.NAME]` here to have them otherwise.\n";
+                for (split, count) in rows {
+                    let _ = writeln!(text, "# split {}: {count} examples", split.escape_debug());
+                }
+                for (name, feature) in features.iter() {
+                    let _ = writeln!(text, "# feature {}: {}", name.escape_debug(), feature.class());
+                }
+            }
+            return text;
+        }
         if self.splits.is_empty() {
             let _ = write!(text, "\n[[splits]]\nname = \"train\"{}\n", count("train"));
         }

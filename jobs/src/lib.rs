@@ -10,6 +10,7 @@
 //! | [`builder`], [`readers`] | the trait, and what recipes use of it |
 //! | [`fetch`], [`archive`] | sources onto this machine; archives as streams |
 //! | [`build`](mod@build) | staging, the job graph, publishing |
+//! | [`in_place`] | record files that stay where they are |
 //! | [`convert`](mod@convert) | record files to ArrayRecord shards |
 //! | [`cluster`], [`team`] | several processes that do one job |
 //! | [`tfds`] | order and shards as TFDS |
@@ -39,6 +40,7 @@ pub mod explain;
 mod fault;
 pub mod fetch;
 pub mod gc;
+pub mod in_place;
 mod infer;
 mod journal;
 pub mod monitor;
@@ -52,3 +54,4 @@ pub mod team;
 pub mod tfds;
 
 pub use build::{BuildOutcome, BuildRequest, OnError, build, shard_file_name};
+pub use in_place::register_in_place;

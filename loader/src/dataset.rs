@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use prep_catalog::manifest::{MANIFEST_FILE, Manifest};
+use prep_catalog::manifest::{MANIFEST_FILE, Manifest, shard_location};
 use prep_formats::array_record::{Reader, RecordBatch, Scratch};
 use prep_formats::columns::{Batch, BatchDecoder, ColumnSpec, Images};
 use prep_formats::features::Features;
 use prep_formats::store::{self, Location};
-use prep_formats::tfrecord::IndexedReader;
+use prep_formats::tfrecord::{Index, IndexedReader};
 
 use crate::error::{Error, Result};
 use crate::split::{ResolvedSplit, SplitLengths};
@@ -50,8 +50,10 @@ struct Inner {
     open_order: Mutex<VecDeque<usize>>,
     max_open_shards: usize,
     stamp: Mutex<Option<Stamp>>,
-    /// How shards are stored; a version of ours is ArrayRecord.
+    /// How shards are stored that have no index beside them: in a version of ours as ArrayRecord.
     format: ShardFormat,
+    /// Whether a shard lies in an object store: then those of a batch are read together.
+    is_remote: bool,
     /// Whether there is a manifest in the folder.
     described: bool,
     images: Images,
@@ -74,6 +76,8 @@ struct Shard {
     path: String,
     records: u64,
     bytes: u64,
+    /// The file with the index of a TFRecord file, in the version's folder.
+    index: Option<String>,
     reader: RwLock<Option<ShardReader>>,
     /// Read since the last look for a shard to close.
     used: AtomicBool,
@@ -104,8 +108,22 @@ impl ShardReader {
 
     #[inline]
     fn prefetch(&self, record: u64) {
-        if let Self::ArrayRecord(reader) = self {
-            reader.prefetch(record);
+        match self {
+            Self::ArrayRecord(reader) => reader.prefetch(record),
+            Self::TfRecord(reader) => reader.prefetch(record),
+        }
+    }
+
+    /// Reads records of a list together.
+    fn read(
+        &self,
+        records: &[u64],
+        batch: &mut RecordBatch,
+        scratch: &mut Scratch,
+    ) -> prep_formats::Result<()> {
+        match self {
+            Self::ArrayRecord(reader) => reader.read(records, batch, scratch),
+            Self::TfRecord(reader) => reader.read(records, batch),
         }
     }
 }
@@ -264,6 +282,7 @@ impl Dataset {
             folder: folder.clone(),
             images: Images::Decoded,
             described: true,
+            is_remote: false,
             format,
             features,
             split,
@@ -315,6 +334,7 @@ impl Dataset {
             max_open_shards: inner.max_open_shards,
             stamp: Mutex::new(*lock(&inner.stamp)),
             format: inner.format,
+            is_remote: false,
             described: inner.described,
             images: inner.images,
             specs: inner.specs.clone(),
@@ -400,7 +420,7 @@ impl Dataset {
         mut visit: impl FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         self.in_context(|context| {
-            if self.inner.folder.as_path().is_none() {
+            if self.inner.is_remote {
                 let places: Vec<Place> = indices
                     .iter()
                     .map(|index| self.place(*index))
@@ -509,10 +529,10 @@ impl Dataset {
     }
 
     /// The records at these places, read together where they lie in an object store: those of a shard in one go, near ones in one request, and some
-    /// shards at the same time. `None` for local shards, of which each record is read by itself; and where something went wrong, so that
+    /// shards at the same time. `None` where all shards are local, of which each record is read by itself; and where something went wrong, so that
     /// reading one by one tells where.
     fn fetch(&self, places: &[Place]) -> Option<Fetched> {
-        if self.inner.folder.as_path().is_some() || self.inner.format != ShardFormat::ArrayRecord {
+        if !self.inner.is_remote {
             return None;
         }
         let mut groups: Vec<(usize, Vec<u64>)> = Vec::new();
@@ -535,12 +555,9 @@ impl Dataset {
                 groups.get(group).map(|found| (group, found))
             } {
                 let mut batch = RecordBatch::default();
-                let read = match self.reader(*shard) {
-                    Ok(ShardReader::ArrayRecord(reader)) => {
-                        reader.read(records, &mut batch, &mut scratch).is_ok()
-                    }
-                    _ => false,
-                };
+                let read = self
+                    .reader(*shard)
+                    .is_ok_and(|reader| reader.read(records, &mut batch, &mut scratch).is_ok());
                 if !read {
                     next.store(groups.len(), Ordering::Relaxed);
                     return;
@@ -619,6 +636,17 @@ impl Dataset {
     }
 
     fn record_error(&self, place: Place, source: prep_formats::Error) -> Error {
+        let source = match source {
+            prep_formats::Error::Damaged { at, reason } if self.inner.manifest.in_place => {
+                let advice =
+                    "the file was registered where it lies: if it was changed since, register it again";
+                prep_formats::Error::Damaged {
+                    at,
+                    reason: format!("{reason} ({advice})"),
+                }
+            }
+            other => other,
+        };
         Error::Record {
             path: self.shard_location(place.shard).to_string(),
             record: place.record,
@@ -655,7 +683,7 @@ impl Dataset {
     }
 
     fn shard_location(&self, shard: usize) -> Location {
-        prep_catalog::shard_location(&self.inner.folder, &self.inner.shards[shard].path)
+        shard_location(&self.inner.folder, &self.inner.shards[shard].path)
     }
 
     /// The reader of a shard, opened and checked if it is not open.
@@ -686,31 +714,40 @@ impl Dataset {
         let source = store::open(&location)?;
         let changed = |what: &str, found: u64, wanted: u64| Error::Changed {
             path: location.to_string(),
-            reason: format!(
-                "the file has {found} {what}, {}",
-                if self.inner.described {
-                    format!(
-                        "the manifest says {wanted}: it was cut or replaced; run `prep verify {}`",
-                        self.name()
-                    )
-                } else {
-                    format!(
-                        "`dataset_info.json` says {wanted}: it was cut or replaced; run `prep verify {location}`"
-                    )
-                }
-            ),
+            reason: format!("the file has {found} {what}, {}", self.said(wanted, &location)),
         };
         if source.len() != shard.bytes {
             return Err(changed("bytes", source.len(), shard.bytes));
         }
-        let reader = match self.inner.format {
-            ShardFormat::ArrayRecord => ShardReader::ArrayRecord(Reader::from_source(source)?),
-            ShardFormat::TfRecord => ShardReader::TfRecord(IndexedReader::new(source)?),
+        let reader = match (&shard.index, self.inner.format) {
+            (Some(index), _) => {
+                let index = Index::load_from(&self.inner.folder.join(index), &*source)?;
+                ShardReader::TfRecord(IndexedReader::with_index(source, Arc::new(index)))
+            }
+            (None, ShardFormat::ArrayRecord) => ShardReader::ArrayRecord(Reader::from_source(source)?),
+            (None, ShardFormat::TfRecord) => ShardReader::TfRecord(IndexedReader::new(source)?),
         };
         if reader.num_records() != shard.records {
             return Err(changed("records", reader.num_records(), shard.records));
         }
         Ok(reader)
+    }
+
+    /// Who said what a shard should have, and what to do where it has not.
+    fn said(&self, wanted: u64, location: &Location) -> String {
+        let inner = &self.inner;
+        if inner.manifest.in_place {
+            return format!(
+                "it had {wanted} when it was registered in place: it was changed since; register it again, with `prep register --in-place --overwrite`"
+            );
+        }
+        if inner.described {
+            return format!(
+                "the manifest says {wanted}: it was cut or replaced; run `prep verify {}`",
+                self.name()
+            );
+        }
+        format!("`dataset_info.json` says {wanted}: it was cut or replaced; run `prep verify {location}`")
     }
 
     /// Notes an opened shard and closes one that was not read lately where there are too many.
@@ -767,6 +804,15 @@ impl Dataset {
 impl Inner {
     /// Cuts the parts of the split into runs of one shard each. Shards that are named twice have one entry.
     fn lay_out(&mut self) {
+        self.cut_up();
+        let is_remote = |shard: &Shard| shard_location(&self.folder, &shard.path).as_path().is_none();
+        self.is_remote = match self.manifest.in_place {
+            true => self.shards.iter().any(is_remote),
+            false => self.folder.as_path().is_none(),
+        };
+    }
+
+    fn cut_up(&mut self) {
         let mut numbers = vec![None; self.manifest.splits.len()];
         let mut global_starts = vec![None; self.manifest.splits.len()];
         let mut next_global = 0;
@@ -784,6 +830,7 @@ impl Inner {
                     path: shard.path.clone(),
                     records: shard.records,
                     bytes: shard.bytes,
+                    index: shard.index.as_ref().map(|index| index.path.clone()),
                     reader: RwLock::new(None),
                     used: AtomicBool::new(false),
                 }));

@@ -29,18 +29,11 @@ pub(crate) fn describe(folder: &Location) -> Result<(Manifest, Features, ShardFo
     let path = folder
         .as_path()
         .ok_or_else(|| Error::Options(format!("{folder}: only local datasets can be opened yet")))?;
-    let info_path = path.join(TFDS_FILES[0]);
-    let text = std::fs::read_to_string(&info_path).map_err(prep_formats::Error::io(&info_path, "read"))?;
-    let place = prep_formats::Position {
-        path: info_path.display().to_string(),
-        ..prep_formats::Position::default()
-    };
-    let info = DatasetInfo::from_json(&text).map_err(|error| error.with_position(&place))?;
+    let info = DatasetInfo::read_location(folder)?;
     let features = Features::read_folder(&path)?;
-    let format = match info.file_format.as_str() {
+    let format = match info.shard_format() {
         "array_record" => ShardFormat::ArrayRecord,
-        // Datasets of before there was a choice.
-        "tfrecord" | "" => ShardFormat::TfRecord,
+        "tfrecord" => ShardFormat::TfRecord,
         other => {
             return Err(Error::Options(format!(
                 "{folder}: its shards are `{other}` files; `array_record` and `tfrecord` can be read"
@@ -48,21 +41,16 @@ pub(crate) fn describe(folder: &Location) -> Result<(Manifest, Features, ShardFo
         }
     };
     let mut splits = Vec::with_capacity(info.splits.len());
-    for split in &info.splits {
-        let count = split.shard_lengths.len();
-        let mut shards = Vec::with_capacity(count);
-        for (number, &records) in split.shard_lengths.iter().enumerate() {
-            let name = split.shard_name(&info.name, format.name(), number);
+    for (split, names) in info.splits.iter().zip(info.shard_names()?) {
+        let mut shards = Vec::with_capacity(names.len());
+        for (name, &records) in names.into_iter().zip(&split.shard_lengths) {
             let file = path.join(&name);
             let metadata = std::fs::metadata(&file).map_err(prep_formats::Error::io(&file, "open"))?;
             shards.push(ShardManifest {
                 path: name,
                 records,
                 bytes: metadata.len(),
-                sha256: String::new(),
-                sequence_hash: String::new(),
-                min_key: None,
-                max_key: None,
+                ..ShardManifest::default()
             });
         }
         splits.push(SplitManifest {
@@ -82,6 +70,7 @@ pub(crate) fn describe(folder: &Location) -> Result<(Manifest, Features, ShardFo
         fingerprint: String::new(),
         recipe_sha256: String::new(),
         layout: "tfds".into(),
+        in_place: false,
         sources: Vec::new(),
         splits,
     };
@@ -90,15 +79,6 @@ pub(crate) fn describe(folder: &Location) -> Result<(Manifest, Features, ShardFo
     hash.update(manifest.to_json());
     manifest.fingerprint = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     Ok((manifest, features, format))
-}
-
-impl ShardFormat {
-    fn name(self) -> &'static str {
-        match self {
-            Self::ArrayRecord => "array_record",
-            Self::TfRecord => "tfrecord",
-        }
-    }
 }
 
 /// Whether a folder is one of TFDS's, with or without a manifest of ours.

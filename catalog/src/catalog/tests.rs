@@ -944,3 +944,61 @@ fn a_lost_reply_is_found_out() {
     assert_eq!(catalog.commit_build(&build).unwrap(), wanted);
     assert_eq!(catalog.state(&parse("a")).unwrap().log_number(), Some(0));
 }
+
+#[test]
+fn files_in_place_are_named_so_that_a_catalog_can_be_moved() {
+    let fixture = Fixture::new();
+    let raw = fixture.path("raw");
+    fs::create_dir_all(&raw).unwrap();
+    fs::write(raw.join("x%20.tfrecord"), b"").unwrap();
+    let outside = fixture.folder.path().join("outside");
+    fs::create_dir_all(&outside).unwrap();
+    // The folder of the file may be reached by a link; the file may be one.
+    let linked = fixture.folder.path().join("linked");
+    std::os::unix::fs::symlink(&raw, &linked).unwrap();
+    std::os::unix::fs::symlink(outside.join("blob"), raw.join("y")).unwrap();
+    let catalog = fixture.catalog();
+    let path = |folder: &Location, data_dir: &Location, file: &Path| {
+        let path = catalog
+            .outside_path(folder, data_dir, &Location::from_path(file))
+            .unwrap();
+        let found = crate::shard_location(folder, &path).as_path().unwrap();
+        assert_eq!(
+            found.parent().unwrap().canonicalize().unwrap(),
+            file.parent().unwrap().canonicalize().unwrap()
+        );
+        path
+    };
+    let version = fixture.location().join("data/a/1.0.0");
+    let data_dir = fixture.location().join("data");
+    assert_eq!(
+        path(&version, &data_dir, &raw.join("x%20.tfrecord")),
+        "../../../raw/x%20.tfrecord"
+    );
+    assert_eq!(path(&version, &data_dir, &linked.join("y")), "../../../raw/y");
+    let far = outside.join("blob");
+    assert_eq!(
+        path(&version, &data_dir, &far),
+        far.canonicalize().unwrap_or(far.clone()).to_str().unwrap()
+    );
+    // Elsewhere the data folder is what may be moved.
+    let elsewhere = Location::from_path(fixture.folder.path());
+    let version = elsewhere.join("a/b/1.0.0");
+    assert_eq!(path(&version, &elsewhere, &far), "../../../outside/blob");
+    // URLs are as the user wrote them.
+    let remote = |text: &str| Location::parse(text).unwrap();
+    for (file, wanted) in [
+        ("s3://b/c/raw/x", "../../../raw/x"),
+        ("s3://b/c/raw/50%25%23", "../../../raw/50%#"),
+        ("s3://b/c/raw/a%20b", "s3://b/c/raw/a%20b"),
+        ("s3://b/cc/x", "s3://b/cc/x"),
+        ("https://h/x", "https://h/x"),
+    ] {
+        let found = catalog.outside_path(
+            &remote("s3://b/c/data/a/1.0.0"),
+            &remote("s3://b/c/"),
+            &remote(file),
+        );
+        assert_eq!(found.unwrap(), wanted);
+    }
+}

@@ -59,6 +59,7 @@ mod golden;
 pub use layout::ChunkType;
 pub use options::{Compression, WriteOptions};
 pub use prepared::{BlockEncoder, EncodedBlock};
+pub(crate) use reader::prefetch_start;
 pub use reader::{ChunkInfo, Reader, RecordBatch, Scan, ScanOptions, Scratch};
 pub use salvage::{Harmless, Kept, Lost, Salvage, salvage};
 pub use stream::{StreamOptions, StreamReader};

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use crate::store::{AtomicFile, Existing, ReadAt};
+use crate::store::{AtomicFile, Existing, Location, ReadAt, read_file};
 use crate::tfrecord::Compression;
 use crate::tfrecord::frame::{HEADER, TRAILER, claim_error, cut_error, detect, length_error, length_of};
 use crate::{Error, Position, Result};
@@ -63,16 +63,28 @@ struct Block {
     width: u32,
 }
 
-/// Takes lengths in file order.
+/// Makes an [`Index`] of a file whose records are read for another reason: from their lengths, in file order.
+///
+/// # Examples
+///
+/// ```
+/// use prep_formats::tfrecord::IndexBuilder;
+///
+/// let mut builder = IndexBuilder::default();
+/// builder.push(3);
+/// builder.push(5);
+/// assert_eq!(builder.finish().record(1), Some((19, 5)));
+/// ```
 #[derive(Debug, Default)]
-struct Builder {
+pub struct IndexBuilder {
     index: Index,
     pending: Vec<u64>,
     num_bits: u64,
 }
 
-impl Builder {
-    fn push(&mut self, length: u64) {
+impl IndexBuilder {
+    /// Takes the length of the next payload, in bytes.
+    pub fn push(&mut self, length: u64) {
         self.pending.push(length);
         self.index.num_records += 1;
         if self.pending.len() as u64 == BLOCK {
@@ -105,7 +117,8 @@ impl Builder {
         self.pending.clear();
     }
 
-    fn finish(mut self) -> Index {
+    /// The index of all records.
+    pub fn finish(mut self) -> Index {
         self.pack();
         self.index.blocks.shrink_to_fit();
         self.index.bits.shrink_to_fit();
@@ -160,7 +173,7 @@ impl Index {
                 ),
             });
         }
-        let (mut builder, mut offset) = (Builder::default(), 0);
+        let (mut builder, mut offset) = (IndexBuilder::default(), 0);
         let damage = loop {
             if offset == source.len() {
                 break None;
@@ -351,13 +364,25 @@ impl Index {
     ///
     /// [`Error::Io`] where the file cannot be read; [`Error::Damaged`] for one that is not a whole index, or is of a file of another length.
     pub fn load(path: impl AsRef<Path>, source: &dyn ReadAt) -> Result<Self> {
-        let path = path.as_ref();
-        let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+        Self::load_from(&Location::from_path(path), source)
+    }
+
+    /// The same for an index that may lie in an object store.
+    ///
+    /// # Errors
+    ///
+    /// As [`Index::load`].
+    pub fn load_from(at: &Location, source: &dyn ReadAt) -> Result<Self> {
         let place = Position {
-            path: path.to_string_lossy().into_owned(),
+            path: at.to_string(),
             record: None,
             offset: None,
         };
+        let bytes = read_file(at)?.ok_or_else(|| Error::Io {
+            path: at.to_string(),
+            action: "read",
+            source: std::io::ErrorKind::NotFound.into(),
+        })?;
         let index = Self::from_bytes(&bytes).map_err(|error| error.with_position(&place))?;
         if index.file_bytes != source.len() {
             return Err(Error::Damaged {
@@ -418,7 +443,7 @@ mod tests {
     use crate::tfrecord::Writer;
 
     fn of(lengths: &[u64]) -> Index {
-        let mut builder = Builder::default();
+        let mut builder = IndexBuilder::default();
         lengths.iter().for_each(|&length| builder.push(length));
         builder.finish()
     }

@@ -50,7 +50,7 @@ mod golden;
 mod reported;
 
 pub use frame::{Compression, CrcPolicy, detect};
-pub use index::Index;
+pub use index::{Index, IndexBuilder};
 pub use indexed::IndexedReader;
 pub use raw::{
     FRAME_HEADER, FRAME_TRAILER, Frame, FrameFault, check_frame, cut_short, find_record, frame_at,

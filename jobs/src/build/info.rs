@@ -16,7 +16,7 @@ use crate::builder::{DatasetSpec, SourceIdentity, SourcePlace};
 use crate::fetch::{Checksum, Fetched};
 
 /// Writes all files of a version but its shards into `out`, durably, and gives the manifest, which is written last.
-pub(crate) fn write(
+pub(super) fn write(
     spec: &DatasetSpec,
     recipe_sha256: &str,
     fetched: &[Fetched],
@@ -26,15 +26,24 @@ pub(crate) fn write(
 ) -> Result<Manifest> {
     let features = with_names(&spec.features, &output.class_names)?;
     let manifest = manifest(spec, &features, recipe_sha256, fetched, sums, output)?;
-    for (name, text) in features.to_files() {
+    let spec = DatasetSpec {
+        features,
+        ..spec.clone()
+    };
+    write_descriptions(&spec, &manifest, out)?;
+    manifest.write(&Location::from_path(out))?;
+    Ok(manifest)
+}
+
+/// Writes what TFDS has beside the shards, durably: the features and `dataset_info.json`.
+pub(crate) fn write_descriptions(spec: &DatasetSpec, manifest: &Manifest, out: &Path) -> Result<()> {
+    for (name, text) in spec.features.to_files() {
         write_file(&out.join(name), &text)?;
     }
     write_file(
         &out.join("dataset_info.json"),
-        &dataset_info(spec, &manifest).to_json(),
-    )?;
-    manifest.write(&Location::from_path(out))?;
-    Ok(manifest)
+        &dataset_info(spec, manifest).to_json(),
+    )
 }
 
 /// A source as manifests have it.
@@ -110,6 +119,7 @@ fn manifest(
                     sequence_hash: shard.sequence_hash.clone(),
                     min_key: shard.min_key.clone(),
                     max_key: shard.max_key.clone(),
+                    index: None,
                 })
                 .collect(),
         });
@@ -122,6 +132,7 @@ fn manifest(
         fingerprint: dataset_fingerprint(&features.canonical_json(), &hashes),
         recipe_sha256: recipe_sha256.to_owned(),
         layout: spec.layout.name().to_owned(),
+        in_place: false,
         sources: fetched
             .iter()
             .zip(sums)
@@ -144,14 +155,20 @@ fn dataset_info(spec: &DatasetSpec, manifest: &Manifest) -> DatasetInfo {
         urls: spec.urls.clone(),
         module_name: spec.module_name.clone(),
         // What users have to get by themselves is not downloaded.
-        download_size: spec
-            .sources
-            .iter()
-            .zip(&manifest.sources)
-            .filter(|(spec, _)| spec.place != SourcePlace::Unknown)
-            .map(|(_, source)| source.bytes)
-            .sum(),
-        file_format: "array_record".to_owned(),
+        download_size: match manifest.in_place {
+            true => 0,
+            false => spec
+                .sources
+                .iter()
+                .zip(&manifest.sources)
+                .filter(|(spec, _)| spec.place != SourcePlace::Unknown)
+                .map(|(_, source)| source.bytes)
+                .sum(),
+        },
+        file_format: match manifest.splits.iter().flat_map(|split| &split.shards).next() {
+            Some(shard) if shard.index.is_some() => "tfrecord".to_owned(),
+            _ => "array_record".to_owned(),
+        },
         supervised_keys: spec.supervised_keys.clone(),
         splits: manifest
             .splits

@@ -9,7 +9,7 @@
 
 mod estimate;
 mod graph;
-mod info;
+pub(crate) mod info;
 mod journal;
 mod payload;
 pub(crate) mod publish;
@@ -337,6 +337,51 @@ pub struct BuildOutcome {
     pub shards_found: u64,
 }
 
+impl BuildOutcome {
+    /// What is known before there is a manifest.
+    pub(crate) fn of(spec: &DatasetSpec, status: Status, place: &Location, request: &BuildRequest) -> Self {
+        Self {
+            status,
+            name: spec.name.clone(),
+            config: spec.config.clone(),
+            version: spec.version.clone(),
+            path: place.to_string(),
+            fingerprint: String::new(),
+            splits: Vec::new(),
+            skipped: 0,
+            log: None,
+            unchecked: Vec::new(),
+            plan: Vec::new(),
+            graph: None,
+            seconds: 0.0,
+            workers: request.workers,
+            memory_bytes: request.memory_bytes,
+            peak_held_bytes: 0,
+            spilled_bytes: 0,
+            source_bytes: 0,
+            shards_found: 0,
+        }
+    }
+
+    /// Adds what a manifest says.
+    pub(crate) fn add(&mut self, manifest: &Manifest) {
+        self.fingerprint.clone_from(&manifest.fingerprint);
+        self.splits = manifest
+            .splits
+            .iter()
+            .map(|split| SplitOutcome {
+                name: split.name.clone(),
+                examples: split.records,
+                shards: split.shards.len() as u64,
+                bytes: split.bytes,
+                skipped: split.skipped,
+            })
+            .collect();
+        self.skipped = manifest.splits.iter().map(|split| split.skipped).sum();
+        self.source_bytes = manifest.sources.iter().map(|source| source.bytes).sum();
+    }
+}
+
 /// Builds a dataset and registers it in the catalog.
 ///
 /// With a team of several processes, each of them has to call it with the same request. Process 0 decides, fetches and publishes; the others
@@ -455,9 +500,6 @@ struct Build {
 /// The builder's spec with the shards that the request asks for.
 fn shaped(request: &BuildRequest) -> Result<DatasetSpec> {
     let mut spec = request.builder.spec().clone();
-    if spec.splits.is_empty() {
-        bail!("the builder has no splits");
-    }
     if let Some(shards) = request.shards {
         if spec.layout == Layout::BySource {
             return Err(Hinted::new(
@@ -505,6 +547,9 @@ impl Build {
             request.builder = found;
         }
         let spec = shaped(&request)?;
+        if spec.splits.is_empty() {
+            bail!("there are no splits: neither the recipe nor its sources say any");
+        }
         WriteOptions::parse(&spec.options).context("the builder's options of shards")?;
         let registry = Registry::open(&spec, request.catalog.as_deref(), request.data_dir.as_deref())?;
         Ok(Self {
@@ -884,24 +929,7 @@ impl Build {
 
     /// What an error of making the staging folder means.
     fn unwritable(&self, error: anyhow::Error) -> anyhow::Error {
-        let denied = error.chain().any(|cause| {
-            cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
-                use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
-
-                matches!(
-                    error.kind(),
-                    PermissionDenied | ReadOnlyFilesystem | NotADirectory
-                )
-            })
-        });
-        if !denied {
-            return error;
-        }
-        let message = format!("{} cannot be written", self.registry.data_dir.display());
-        error.context(Hinted::new(
-            message,
-            "give a folder that can be, with `--data-dir` or `--catalog`",
-        ))
+        unwritable(&self.registry.data_dir, error)
     }
 
     /// Fetches, builds, verifies, publishes; leaves staging only where the next run can go on from it.
@@ -1363,45 +1391,14 @@ impl Build {
 
     fn outcome(&self, status: Status, manifest: &Manifest) -> BuildOutcome {
         let mut outcome = self.outcome_of_nothing(status);
-        outcome.fingerprint = manifest.fingerprint.clone();
-        outcome.splits = manifest
-            .splits
-            .iter()
-            .map(|split| SplitOutcome {
-                name: split.name.clone(),
-                examples: split.records,
-                shards: split.shards.len() as u64,
-                bytes: split.bytes,
-                skipped: split.skipped,
-            })
-            .collect();
-        outcome.skipped = manifest.splits.iter().map(|split| split.skipped).sum();
-        outcome.source_bytes = manifest.sources.iter().map(|source| source.bytes).sum();
+        outcome.add(manifest);
         outcome
     }
 
     fn outcome_of_nothing(&self, status: Status) -> BuildOutcome {
-        BuildOutcome {
-            status,
-            name: self.spec.name.clone(),
-            config: self.spec.config.clone(),
-            version: self.spec.version.clone(),
-            path: self.registry.place().to_string(),
-            fingerprint: String::new(),
-            splits: Vec::new(),
-            skipped: 0,
-            log: None,
-            unchecked: Vec::new(),
-            plan: Vec::new(),
-            graph: None,
-            seconds: self.started.elapsed().as_secs_f64(),
-            workers: self.request.workers,
-            memory_bytes: self.request.memory_bytes,
-            peak_held_bytes: 0,
-            spilled_bytes: 0,
-            source_bytes: 0,
-            shards_found: 0,
-        }
+        let mut outcome = BuildOutcome::of(&self.spec, status, &self.registry.place(), &self.request);
+        outcome.seconds = self.started.elapsed().as_secs_f64();
+        outcome
     }
 }
 
@@ -1420,6 +1417,28 @@ struct Room {
     spill: u64,
 }
 
+/// What an error of making the staging folder in a data folder means.
+pub(crate) fn unwritable(data_dir: &Path, error: anyhow::Error) -> anyhow::Error {
+    let denied = error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
+            use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
+
+            matches!(
+                error.kind(),
+                PermissionDenied | ReadOnlyFilesystem | NotADirectory
+            )
+        })
+    });
+    if !denied {
+        return error;
+    }
+    let message = format!("{} cannot be written", data_dir.display());
+    error.context(Hinted::new(
+        message,
+        "give a folder that can be, with `--data-dir` or `--catalog`",
+    ))
+}
+
 /// How what is there compares with what is asked for.
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
@@ -1434,7 +1453,7 @@ enum Standing {
 }
 
 /// SHA-256 of what decides the output: the spec and the builder's own settings, but not where sources come from.
-fn identity(spec: &DatasetSpec, builder: &str) -> String {
+pub(crate) fn identity(spec: &DatasetSpec, builder: &str) -> String {
     let splits: Vec<_> = spec
         .splits
         .iter()

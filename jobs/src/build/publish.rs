@@ -14,7 +14,7 @@ use rustix::fs::Access;
 use sha2::{Digest, Sha256};
 
 use crate::build::absolute;
-use crate::build::staging::{STAGING_FOLDER, remove_files};
+use crate::build::staging::{STAGING_FOLDER, Staging, remove_files};
 use crate::build::upload::{self, Place};
 use crate::builder::DatasetSpec;
 use crate::error::Hinted;
@@ -58,6 +58,15 @@ pub(crate) enum Found {
     Unregistered(Manifest),
     /// Something else, in this folder, described.
     Foreign(Location, String),
+}
+
+/// Whether the catalog has a version.
+#[derive(Debug)]
+pub(crate) enum Registered {
+    /// It has not, or the folder is lost.
+    Nothing,
+    /// It has; what has become of the shards is not looked at.
+    Version(Box<Resolved>),
 }
 
 impl Registry {
@@ -112,6 +121,39 @@ impl Registry {
     /// Whether datasets lie in an object store.
     pub(crate) fn is_remote(&self) -> bool {
         self.remote.is_some()
+    }
+
+    /// Whether other machines may well read the catalog or its data.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_remote() || self.catalog.is_remote()
+    }
+
+    /// The catalog.
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// Where datasets lie.
+    pub(crate) fn data_place(&self) -> Location {
+        match &self.remote {
+            Some(remote) => remote.data_dir.clone(),
+            None => Location::from_path(&self.data_dir),
+        }
+    }
+
+    /// Whether the catalog has the version.
+    pub(crate) fn registered(&self) -> Result<Registered> {
+        use prep_catalog::Error;
+        match self.catalog.resolve(&self.version) {
+            Ok(found) => Ok(Registered::Version(Box::new(found))),
+            Err(
+                Error::UnknownDataset { .. }
+                | Error::UnknownConfig { .. }
+                | Error::UnknownVersion { .. }
+                | Error::Data { .. },
+            ) => Ok(Registered::Nothing),
+            Err(error) => Err(hinted(error)),
+        }
     }
 
     /// `NAME[/CONFIG]/VERSION`.
@@ -216,7 +258,10 @@ impl Registry {
                 Some(files.map(|file| (file.relative, file.bytes)).collect())
             }
         };
-        for shard in resolved.manifest.splits.iter().flat_map(|split| &split.shards) {
+        // Files in place are no matter of the folder's: whoever builds the version anew replaces it.
+        let in_place = resolved.manifest.in_place;
+        let shards = resolved.manifest.splits.iter().flat_map(|split| &split.shards);
+        for shard in shards.filter(|_| !in_place) {
             let size = match &listed {
                 Some(listed) if !shard.path.starts_with("../") => Ok(listed.get(&shard.path).copied()),
                 _ => store::size_of_file(&shard.location(data)),
@@ -290,6 +335,9 @@ impl Registry {
         if let Some(remote) = &self.remote {
             return self.send(remote, out, manifest, unchecked, overwrite, monitor);
         }
+        if manifest.in_place {
+            return self.publish_beside(out, manifest, overwrite, monitor);
+        }
         let log = self.publish_folder(out, manifest, unchecked)?;
         Ok((log, self.place()))
     }
@@ -319,15 +367,61 @@ impl Registry {
         upload::send(out, manifest, &place, monitor)?;
         monitor.check()?;
         place.check()?;
-        // What is lost is replaced without asking, as it is on a local disk.
-        let is_lost = matches!(
-            self.catalog.resolve(&self.version),
-            Err(prep_catalog::Error::Data { .. })
-        );
-        let log = self.commit(manifest, &place.folder, None, unchecked, overwrite || is_lost)?;
+        let log = self.commit(
+            manifest,
+            &place.folder,
+            None,
+            unchecked,
+            overwrite || self.is_lost(),
+        )?;
         let folder = place.folder.clone();
         place.release();
         Ok((log, folder))
+    }
+
+    /// Whether the catalog has the version, and its folder is not what it means: it is replaced without asking, as on a local disk.
+    fn is_lost(&self) -> bool {
+        matches!(
+            self.catalog.resolve(&self.version),
+            Err(prep_catalog::Error::Data { .. })
+        )
+    }
+
+    /// Gives the folder of files in place its name: that of the version, or where this is taken one with the manifest's hash in it. So the way from it
+    /// to the files is the same before and after, and what it replaces stays readable.
+    fn publish_beside(
+        &self,
+        out: &Path,
+        manifest: &Manifest,
+        overwrite: bool,
+        monitor: &Monitor,
+    ) -> Result<(u64, Location)> {
+        store::sync_folder(out)?;
+        let parent = self.folder.parent().unwrap_or(&self.data_dir);
+        std::fs::create_dir_all(parent)
+            .with_context(|| format!("could not make the folder {}", parent.display()))?;
+        sync_up_to(parent, &self.data_dir)?;
+        let hash = &manifest.sha256()[..upload::HASH_CHARACTERS];
+        let mut name = self.relative.file_name().unwrap_or_default().to_owned();
+        let mut staging = None;
+        if std::fs::symlink_metadata(&self.folder).is_ok() && !is_of(&self.folder, manifest) {
+            name.push(format!("-{hash}"));
+            // `prep gc` takes this lock before it deletes such a folder.
+            let relative = self.relative.with_file_name(&name);
+            staging = Some(Staging::enter(&self.data_dir, &relative, monitor)?);
+        }
+        let folder = parent.join(&name);
+        // There it is of an earlier run, which was killed before its entry.
+        if !is_of(&folder, manifest) {
+            store::rename_without_replacing(out, &folder)?;
+            store::sync_folder(parent)?;
+        }
+        let place = Location::from_path(&folder);
+        let log = self.commit(manifest, &place, None, &[], overwrite || self.is_lost())?;
+        if let Some(staging) = staging {
+            staging.remove()?;
+        }
+        Ok((log, place))
     }
 
     fn publish_folder(&self, out: &Path, manifest: &Manifest, unchecked: &[String]) -> Result<u64> {
@@ -380,6 +474,11 @@ impl Registry {
         }
         Ok(self.catalog.commit_build(&build).map_err(hinted)?.log_number)
     }
+}
+
+/// Whether a folder is that of this manifest.
+fn is_of(folder: &Path, manifest: &Manifest) -> bool {
+    Manifest::read(&Location::from_path(folder)).is_ok_and(|found| found == *manifest)
 }
 
 /// The catalog's error with its hint, as commands print it.

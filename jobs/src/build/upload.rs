@@ -30,7 +30,7 @@ use crate::monitor::{Meter, Monitor, Unit};
 /// Name of the object that says whose files are being put into a folder.
 pub(crate) const CLAIM_FILE: &str = "claim.json";
 /// Characters of a hash in the name of a folder: 48 bits, among the builds of one version.
-const HASH_CHARACTERS: usize = 12;
+pub(crate) const HASH_CHARACTERS: usize = 12;
 /// Files that are sent or read back at a time; each upload has up to four parts of 8 MiB in flight.
 const FILES_AT_ONCE: usize = 4;
 /// Bytes that are read back at a time.
@@ -309,6 +309,7 @@ mod tests {
             sequence_hash: SequenceHash::of([bytes]).to_hex(),
             min_key: None,
             max_key: None,
+            index: None,
         };
         std::fs::write(folder.join(&shard.path), bytes).unwrap();
         std::fs::write(folder.join("features.json"), "{}").unwrap();
@@ -320,6 +321,7 @@ mod tests {
             fingerprint: "ab".repeat(32),
             recipe_sha256: "ab".repeat(32),
             layout: "tfds".into(),
+            in_place: false,
             sources: Vec::new(),
             splits: vec![SplitManifest {
                 name: "train".into(),

@@ -64,15 +64,16 @@ impl Build {
 }
 
 pub(crate) fn run(args: &Build, global: &Global) -> Result<Outcome> {
-    run_as("build", "building", args, global)
+    run_as("build", "building", args, global, false)
 }
 
-/// The same, called by another name.
+/// The same, called by another name; `in_place` leaves the files where they are.
 pub(crate) fn run_as(
     verb: &'static str,
     doing: &'static str,
     args: &Build,
     global: &Global,
+    in_place: bool,
 ) -> Result<Outcome> {
     let monitor = Monitor::new();
     let follows = args.cluster.index()?.is_some_and(|process| process > 0);
@@ -89,12 +90,16 @@ pub(crate) fn run_as(
     let outcome = run_job(action, &job, global, &monitor, describe::outcome, || {
         // A recipe may be long, and is read in sight of the user too.
         let meter = monitor.stage("recipe", Unit::Files, Some(1));
-        let mut request = request(args)?;
+        let builder = Arc::new(RecipeBuilder::new(recipe::find(&args.recipe)?));
+        let mut request = request(args, Arc::clone(&builder))?;
         meter.set(1);
         monitor.forget(&meter);
         request.monitor = Arc::clone(&monitor);
         request.team = Team::of(args.cluster.connect(arguments(args)?, &monitor)?);
         request.team.show_to(&monitor);
+        if in_place {
+            return crate::register_in_place(&request, &builder);
+        }
         crate::build(request)
     })?;
     let exit = if outcome.skipped > 0 && outcome.status == Status::Built {
@@ -136,12 +141,12 @@ fn arguments(args: &Build) -> Result<Vec<String>> {
 }
 
 /// The request that the flags make.
-fn request(args: &Build) -> Result<BuildRequest> {
+fn request(args: &Build, builder: Arc<RecipeBuilder>) -> Result<BuildRequest> {
     let job = args.job.settings()?;
     if args.shards.is_some_and(|shards| !(1..=100_000).contains(&shards)) {
         return Err(Usage("`--shards` is out of range: 1 to 100000".to_owned()).into());
     }
-    let mut request = BuildRequest::new(Arc::new(RecipeBuilder::new(recipe::find(&args.recipe)?)))
+    let mut request = BuildRequest::new(builder)
         .from(args.from.clone())
         .workers(job.workers)
         .memory_bytes(job.memory_bytes)
@@ -212,7 +217,9 @@ mod tests {
 
     fn parse(words: &[&str]) -> Result<BuildRequest> {
         let words = std::iter::once("build").chain(words.iter().copied());
-        request(&Command::try_parse_from(words).unwrap().build)
+        let args = Command::try_parse_from(words).unwrap().build;
+        let builder = RecipeBuilder::new(recipe::find(args.recipe())?);
+        request(&args, Arc::new(builder))
     }
 
     #[test]

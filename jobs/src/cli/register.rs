@@ -16,9 +16,15 @@ use crate::recipe::builtin;
 /// does not say them. The data are written as shards, those of each source by themselves in the order of the source, unless the recipe
 /// asks for the layout of TFDS. Flags are those of `prep build`.
 ///
+/// With `--in-place`, TFRecord and ArrayRecord files and folders of TFDS stay where they are, here, in a bucket or on a web server: each is read once and
+/// checked, and the catalog gets counts, checksums and indices. What would have to be written anew is refused, with the reason.
+///
 /// Example: prep register my_data.toml --catalog catalog
 #[derive(Debug, Args)]
 pub(crate) struct Register {
+    /// Leaves the files where they are, and writes only what describes them.
+    #[arg(long)]
+    in_place: bool,
     #[command(flatten)]
     build: Build,
 }
@@ -31,5 +37,5 @@ pub(crate) fn run(args: &Register, global: &Global) -> Result<Outcome> {
         ))
         .into());
     }
-    build::run_as("register", "registering", &args.build, global)
+    build::run_as("register", "registering", &args.build, global, args.in_place)
 }

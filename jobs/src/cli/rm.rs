@@ -96,7 +96,9 @@ pub(crate) fn run(args: &Rm, global: &Global) -> anyhow::Result<Outcome> {
             say(format_args!(
                 "{}",
                 if is_users {
-                    format!("its files are yours, and stay at {folder}")
+                    format!(
+                        "its files are yours, and stay; what describes them stays at {folder} until `prep gc` deletes it"
+                    )
                 } else {
                     format!("its data stay at {folder} until `prep gc` deletes them")
                 }

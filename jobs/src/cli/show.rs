@@ -40,6 +40,9 @@ fn for_people(object: &Value) -> String {
     if !tags.is_empty() {
         out += &format!("tags         {}\n", tags.join(", "));
     }
+    if object["in_place"] == true {
+        out += "note         in place: the files of shards are their owner's, and stay where they are\n";
+    }
     for (name, value) in entries("flags") {
         out += &format!("note         {name}: {}\n", text(value));
     }

@@ -29,7 +29,7 @@ use crate::resources::default_workers;
 /// Checks every hash and checksum of files, folders or datasets.
 ///
 /// Goes on past damage and lists the records lost. A folder with Prep's manifest is compared with it as well: shards that are
-/// absent or have another SHA-256 are damaged. A dataset may lie in an object store. What is found whole is noted in a journal; after a run that was
+/// absent or have another SHA-256 are damaged. Of a dataset in place the user's files are looked at, and their indices. A dataset may lie in an object store. What is found whole is noted in a journal; after a run that was
 /// stopped, `--resume` passes over what is in it and has not changed since.
 ///
 /// Example: prep verify '/data/mnist/3.0.1/*-train*' --quick
@@ -90,9 +90,22 @@ struct Lost {
 struct Task {
     place: Location,
     expected: Option<ShardManifest>,
+    /// Where the index of a TFRecord file is, of a dataset in place.
+    index: Option<Location>,
+    in_place: bool,
 }
 
 impl Task {
+    /// A file of which no manifest is known.
+    fn of_file(path: PathBuf) -> Self {
+        Self {
+            place: Location::from_path(path),
+            expected: None,
+            index: None,
+            in_place: false,
+        }
+    }
+
     fn size(&self) -> u64 {
         match (self.place.as_path(), &self.expected) {
             (Some(path), _) => fs::metadata(path).map_or(0, |metadata| metadata.len()),
@@ -121,10 +134,7 @@ pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
     for target in targets::expand(&args.targets)? {
         let path = PathBuf::from(&target);
         if path.is_file() {
-            tasks.push(Task {
-                place: Location::from_path(path),
-                expected: None,
-            });
+            tasks.push(Task::of_file(path));
             continue;
         }
         if path.is_dir() {
@@ -236,16 +246,20 @@ pub(crate) fn record_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 /// The shards of a version.
 fn shards_of(manifest: Manifest, folder: &Location) -> impl Iterator<Item = Task> {
+    let in_place = manifest.in_place;
     let shards = manifest.splits.into_iter().flat_map(|split| split.shards);
-    shards.map(|shard| Task {
+    shards.map(move |shard| Task {
         place: shard.location(folder),
+        index: shard.index.as_ref().map(|index| folder.join(&index.path)),
         expected: Some(shard),
+        in_place,
     })
 }
 
 /// The record files of a folder, in the order of their paths; with a manifest, its shards as well, present or not.
 fn tasks_of(folder: &Path) -> anyhow::Result<Vec<Task>> {
-    let mut tasks = BTreeMap::new();
+    let mut tasks: BTreeMap<PathBuf, Task> = BTreeMap::new();
+    let mut is_described = false;
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {
         let context = || format!("could not list `{}`", folder.display());
@@ -254,28 +268,26 @@ fn tasks_of(folder: &Path) -> anyhow::Result<Vec<Task>> {
             if path.is_dir() && !path.is_symlink() {
                 folders.push(path);
             } else if kind_by_name(&path).is_some() {
-                tasks.entry(path).or_insert(None);
+                tasks.entry(path.clone()).or_insert_with(|| Task::of_file(path));
             } else if path.file_name().is_some_and(|name| name == MANIFEST_FILE) {
                 let context = || format!("could not read `{}`", path.display());
                 let text = fs::read(&path).with_context(context)?;
                 let manifest: Manifest = serde_json::from_slice(&text).with_context(context)?;
+                is_described = true;
                 for task in shards_of(manifest, &Location::from_path(&folder)) {
-                    tasks.insert(task.place.as_path().unwrap_or_default(), task.expected);
+                    let path = task.place.as_path();
+                    tasks.insert(path.unwrap_or_else(|| task.place.to_string().into()), task);
                 }
             }
         }
     }
-    if tasks.is_empty() {
+    if tasks.is_empty() && !is_described {
         anyhow::bail!(
             "`{}` holds no record files: none has `.array_record` or `.tfrecord` in its name",
             folder.display()
         );
     }
-    let tasks = tasks.into_iter().map(|(path, expected)| Task {
-        place: Location::from_path(path),
-        expected,
-    });
-    Ok(tasks.collect())
+    Ok(tasks.into_values().collect())
 }
 
 /// Looks at all files, on so many threads; `each` is called in their order.
@@ -340,6 +352,12 @@ fn verify_or_pass(task: &Task, look: &Look<'_>) -> anyhow::Result<Report> {
 
 fn verify_file(task: &Task, look: &Look<'_>) -> anyhow::Result<Report> {
     let name = task.place.to_string();
+    // Files in place may be anything by now, and were of a kind.
+    let known = match (&task.expected, &task.index) {
+        (Some(_), Some(_)) => Some(Kind::TfRecord),
+        (Some(_), None) if task.in_place => Some(Kind::ArrayRecord),
+        _ => None,
+    };
     let (source, kind): (Arc<dyn ReadAt>, Kind) = match task.place.as_path() {
         Some(path) => {
             if let Some(shard) = &task.expected
@@ -348,10 +366,11 @@ fn verify_file(task: &Task, look: &Look<'_>) -> anyhow::Result<Report> {
                 return Ok(absent(&name, shard));
             }
             // Read, not mapped: memory stays small whatever the file's size, and a file cut meanwhile is an error.
-            (Arc::new(PositionedFile::open(&path)?), kind(&path)?)
+            let kind = known.map_or_else(|| kind(&path), Ok)?;
+            (Arc::new(PositionedFile::open(&path)?), kind)
         }
         None => match store::open(&task.place) {
-            Ok(source) => (source, Kind::ArrayRecord),
+            Ok(source) => (source, known.unwrap_or(Kind::ArrayRecord)),
             Err(error) => match &task.expected {
                 Some(shard) if is_absent(&error) => return Ok(absent(&name, shard)),
                 _ => return Err(error.into()),
@@ -377,10 +396,13 @@ fn verify_file(task: &Task, look: &Look<'_>) -> anyhow::Result<Report> {
             look.reached(&mut before, source.len());
             report
         }
-        Kind::TfRecord => verify_tfrecord(task.place.local_path()?, look)?,
+        Kind::TfRecord => verify_tfrecord(&*source, look)?,
     };
     if let Some(shard) = &task.expected {
-        compare(&*source, shard, look.quick, &mut found)?;
+        compare(&*source, shard, look.quick, task.in_place, &mut found)?;
+        if let (Some(at), true) = (&task.index, found.ok) {
+            compare_index(at, &*source, shard, &mut found)?;
+        }
     }
     Ok(found)
 }
@@ -401,16 +423,24 @@ fn compare(
     source: &dyn ReadAt,
     shard: &ShardManifest,
     quick: bool,
+    in_place: bool,
     found: &mut Report,
 ) -> anyhow::Result<()> {
+    let advice = match in_place {
+        true => ": it was changed since it was registered in place; register it again",
+        false => "",
+    };
     if !found.ok {
+        if let Some(last) = found.damaged.last_mut() {
+            last.reason += advice;
+        }
         return Ok(());
     }
     if quick {
         if found.records != Some(shard.records) {
             let records = found.records.unwrap_or(0);
             let reason = format!(
-                "the file has {records} records, the manifest says {}",
+                "the file has {records} records, the manifest says {}{advice}",
                 shard.records
             );
             found.damaged.push(lost(0..shard.records, 0, reason));
@@ -430,11 +460,38 @@ fn compare(
     let digest = hex::encode(hasher.finalize());
     if digest != shard.sha256 || found.records != Some(shard.records) {
         let reason = format!(
-            "the file has {} records and the SHA-256 {digest}, the manifest says {} and {}: it is another file, whole in itself",
+            "the file has {} records and the SHA-256 {digest}, the manifest says {} and {}: it is another file, whole in itself{advice}",
             found.records.unwrap_or(0),
             shard.records,
             shard.sha256
         );
+        found.damaged.push(lost(0..shard.records, 0, reason));
+        found.ok = false;
+    }
+    Ok(())
+}
+
+/// Compares the index of a TFRecord file in place, which lies in the version's folder, with the manifest and the file.
+fn compare_index(
+    at: &Location,
+    source: &dyn ReadAt,
+    shard: &ShardManifest,
+    found: &mut Report,
+) -> anyhow::Result<()> {
+    let Some(wanted) = &shard.index else { return Ok(()) };
+    let reason = match store::read_file(at)? {
+        None => Some("is absent".to_string()),
+        Some(bytes) if hex::encode(Sha256::digest(&bytes)) != wanted.sha256 => {
+            Some("has another SHA-256 than the manifest says".to_string())
+        }
+        Some(_) => match tfrecord::Index::load_from(at, source) {
+            Ok(index) if index.num_records() == shard.records => None,
+            Ok(index) => Some(format!("has {} records", index.num_records())),
+            Err(error) => Some(format!("cannot be used: {error}")),
+        },
+    };
+    if let Some(reason) = reason {
+        let reason = format!("its index {at} {reason}: register the file again");
         found.damaged.push(lost(0..shard.records, 0, reason));
         found.ok = false;
     }
@@ -450,7 +507,7 @@ fn salvage_array_record(source: &dyn ReadAt) -> Option<Salvage> {
     })
 }
 
-fn verify_tfrecord(path: &Path, look: &Look<'_>) -> anyhow::Result<Report> {
+fn verify_tfrecord(source: &dyn ReadAt, look: &Look<'_>) -> anyhow::Result<Report> {
     let mut damaged = Vec::new();
     let mut note = |index: u64, error: Error| match error {
         Error::Damaged { at, reason } | Error::Unsupported { at, reason } => {
@@ -460,9 +517,8 @@ fn verify_tfrecord(path: &Path, look: &Look<'_>) -> anyhow::Result<Report> {
         other => Err(other),
     };
     let mut before = 0;
-    let file = fs::File::open(path).with_context(|| format!("could not open `{}`", path.display()))?;
     let counted = Counted {
-        file,
+        source,
         look,
         before: &mut before,
         offset: 0,
@@ -470,7 +526,7 @@ fn verify_tfrecord(path: &Path, look: &Look<'_>) -> anyhow::Result<Report> {
     let options = tfrecord::ReadOptions::default();
     let mut records = 0;
     let mut is_broken = false;
-    match tfrecord::Reader::new(counted, path.to_string_lossy(), options) {
+    match tfrecord::Reader::new(counted, source.name(), options) {
         Ok(mut reader) => {
             loop {
                 let index = reader.record_index();
@@ -492,22 +548,18 @@ fn verify_tfrecord(path: &Path, look: &Look<'_>) -> anyhow::Result<Report> {
     }
     // A record whose length is damaged was not counted, and hides those behind it.
     let records = records.max(damaged.last().map_or(0, |lost| lost.records[1]));
-    let mut report = report(&path.to_string_lossy(), Some(records), damaged);
+    let mut report = report(source.name(), Some(records), damaged);
     if is_broken {
-        report.salvage = salvage_tfrecord(path);
+        report.salvage = salvage_tfrecord(source);
     }
-    look.reached(
-        &mut before,
-        fs::metadata(path).map_or(0, |metadata| metadata.len()),
-    );
+    look.reached(&mut before, source.len());
     Ok(report)
 }
 
 /// What could be saved of a file whose records end in damage.
-fn salvage_tfrecord(path: &Path) -> Option<Salvage> {
-    let source = PositionedFile::open(path).ok()?;
+fn salvage_tfrecord(source: &dyn ReadAt) -> Option<Salvage> {
     let mut writer = tfrecord::Writer::new(io::sink(), tfrecord::Compression::Plain).ok()?;
-    let found = tfrecord::salvage(&source, &mut writer, tfrecord::SalvageOptions::default()).ok()?;
+    let found = tfrecord::salvage(source, &mut writer, tfrecord::SalvageOptions::default()).ok()?;
     let lost_records = found
         .lost
         .iter()
@@ -521,7 +573,7 @@ fn salvage_tfrecord(path: &Path) -> Option<Salvage> {
 
 /// A file that shows how far it was read.
 struct Counted<'a> {
-    file: fs::File,
+    source: &'a dyn ReadAt,
     look: &'a Look<'a>,
     before: &'a mut u64,
     offset: u64,
@@ -529,10 +581,15 @@ struct Counted<'a> {
 
 impl Read for Counted<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
-        self.offset += read as u64;
+        let rest = self.source.len().saturating_sub(self.offset);
+        let count = rest.min(buffer.len() as u64);
+        let buffer = &mut buffer[..count as usize];
+        self.source
+            .read_at(self.offset, buffer)
+            .map_err(io::Error::other)?;
+        self.offset += count;
         self.look.reached(self.before, self.offset);
-        Ok(read)
+        Ok(buffer.len())
     }
 }
 

@@ -163,6 +163,7 @@ impl Registry {
                     sequence_hash,
                     min_key: None,
                     max_key: None,
+                    index: None,
                 });
             }
             described.push(SplitManifest {
@@ -187,6 +188,7 @@ impl Registry {
             fingerprint: dataset_fingerprint(&features.canonical_json(), &hashes),
             recipe_sha256: hex::encode(Sha256::digest(about.request.to_string())),
             layout: if about.tfds.is_some() { "tfds" } else { "by-source" }.to_owned(),
+            in_place: false,
             sources: about
                 .inputs
                 .iter()

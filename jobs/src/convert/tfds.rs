@@ -1,12 +1,12 @@
 //! A TFDS folder as input: all splits at once, and the files beside the shards.
 
-use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use prep_formats::dataset_info::DatasetInfo;
 use prep_formats::features::Features;
+use prep_formats::store::Location;
 
 use crate::convert::inputs::{self, InputFile};
 use crate::convert::plan::Split;
@@ -72,14 +72,8 @@ impl TfdsFolder {
     ) -> Result<(Self, Vec<InputFile>, Vec<Split>)> {
         let path = folder.join(INFO_FILE);
         let shown = path.display();
-        let text = std::fs::read_to_string(&path).with_context(|| format!("could not read {shown}"))?;
-        let info = DatasetInfo::from_json(&text).with_context(|| format!("could not read {shown}"))?;
-        // Before there was a choice, it was TFRecord.
-        let format = if info.file_format.is_empty() {
-            "tfrecord"
-        } else {
-            &info.file_format
-        };
+        let info = DatasetInfo::read_location(&Location::from_path(folder))?;
+        let format = info.shard_format();
         if !["tfrecord", "array_record"].contains(&format) {
             return Err(Hinted::new(
                 format!("{shown} says that the files are `{format}`"),
@@ -108,18 +102,13 @@ impl TfdsFolder {
             None
         };
         let (mut files, mut splits, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
-        let mut names = HashSet::new();
-        for split in &info.splits {
+        let names = info
+            .shard_names()
+            .with_context(|| format!("could not read {shown}"))?;
+        for (split, names) in info.splits.iter().zip(names) {
             let first = files.len();
-            for (number, length) in split.shard_lengths.iter().enumerate() {
-                let name = split.shard_name(&info.name, format, number);
-                if name.contains(['/', '\\']) || name == ".." {
-                    bail!("{shown}: `{name}` is not the name of a file");
-                }
-                if !names.insert(name.clone()) {
-                    bail!("{shown} names the shard `{name}` twice");
-                }
-                let found: OsString = folder.join(&name).into();
+            for (name, length) in names.iter().zip(&split.shard_lengths) {
+                let found: OsString = folder.join(name).into();
                 let file = inputs::local(Path::new(&found)).with_context(|| {
                     format!(
                         "{shown} names a shard of split `{}` that is not there",

@@ -117,19 +117,23 @@ fn of_url(url: &Url) -> Result<Located> {
             .map_err(|()| anyhow::anyhow!("`{url}` is not the address of a local file"))?;
         return Ok(Located::File(path));
     }
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(Hinted::new(
+            format!("`{}:` is not fetched from: {}", url.scheme(), super::http::shown(url)),
+            "record files can be registered where they lie, with `prep register --in-place`; others have to be brought here first",
+        )
+        .into());
+    }
     Ok(Located::Url(url.clone()))
 }
 
 fn parse(text: &str) -> Result<From> {
     if text.contains("://") {
         let url = Url::parse(text).with_context(|| format!("`{text}` is not an address"))?;
-        match (url.scheme(), of_url(&url)?) {
-            ("http" | "https", _) => return Ok(From::Address(url)),
-            (_, Located::File(path)) => return look_at(&path),
-            (scheme, _) => anyhow::bail!(
-                "`--from {text}`: `{scheme}:` is not supported; there are `https:`, `http:` and `file:`"
-            ),
-        }
+        return match of_url(&url).with_context(|| format!("`--from {text}`"))? {
+            Located::Url(url) => Ok(From::Address(url)),
+            Located::File(path) => look_at(&path),
+        };
     }
     look_at(Path::new(text))
 }

@@ -19,7 +19,8 @@ use anyhow::Result;
 use prep_formats::value::Value;
 
 use crate::builder::{Builder, DatasetSpec, Decoded, Input, Output, Raw, Source};
-use crate::recipe::{ReaderSpec, Recipe};
+use crate::readers::rows::stay::Stays;
+use crate::recipe::{ReaderSpec, Recipe, SplitFiles};
 
 pub(crate) use pets::{PET_FEATURES, PET_SOURCES};
 
@@ -67,6 +68,37 @@ impl RecipeBuilder {
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }
+
+    /// The same with the files that its sources stand for now; `None` where the reader is none of rows.
+    pub(crate) fn found(&self, from: &[String]) -> Result<Option<Self>> {
+        let Reader::Rows(table) = &self.reader else {
+            return Ok(None);
+        };
+        let (table, sources) = table.with_files(&self.recipe.spec, from)?;
+        let mut recipe = self.recipe.clone();
+        recipe.spec.sources = sources;
+        if recipe.spec.splits.is_empty() {
+            for name in table.split_names() {
+                recipe.spec = recipe.spec.split(name);
+                recipe.files.push(SplitFiles::default());
+            }
+        }
+        Ok(Some(Self {
+            recipe,
+            reader: Reader::Rows(Box::new(table)),
+        }))
+    }
+
+    /// What of it can stay where it is, once its files are known.
+    ///
+    /// # Errors
+    /// As `Table::stays`.
+    pub(crate) fn stays(&self) -> Result<Stays> {
+        match &self.reader {
+            Reader::Rows(table) => table.stays(&self.recipe.spec),
+            _ => anyhow::bail!("this reader makes records of its own"),
+        }
+    }
 }
 
 impl Builder for RecipeBuilder {
@@ -100,16 +132,8 @@ impl Builder for RecipeBuilder {
     }
 
     fn with_files(&self, from: &[String]) -> Result<Option<Arc<dyn Builder>>> {
-        let Reader::Rows(table) = &self.reader else {
-            return Ok(None);
-        };
-        let (table, sources) = table.with_files(&self.recipe.spec, from)?;
-        let mut recipe = self.recipe.clone();
-        recipe.spec.sources = sources;
-        Ok(Some(Arc::new(Self {
-            recipe,
-            reader: Reader::Rows(Box::new(table)),
-        })))
+        let found = self.found(from)?;
+        Ok(found.map(|found| Arc::new(found) as Arc<dyn Builder>))
     }
 
     fn learn(&self, sources: &[Source], workers: usize) -> Result<Option<String>> {

@@ -107,11 +107,14 @@
 //! | `parquet` | a row; Hugging Face's notes on pictures, classes, sounds and arrays count | |
 //! | `npz` | what arrays have at one position of their first dimension; `.npy` is the column `data` | |
 //! | `tfrecord`, `array_record` | a `tf.train.Example` | `sample` |
+//! | `tfds` | an example of a folder that TFDS wrote, TFRecord or ArrayRecord: `path` is the folder, whose features and splits it takes over | |
 //!
 //! - Files may be packed by gzip or Zstandard (text formats, TFRecord), and lie in zip and tar archives, packed or not: those of the reader's
 //!   endings are read, or those that fit `members`.
 //! - A file belongs to the split whose `files` (patterns of whole paths: `data/train/*.jsonl`, or paths in an archive) or `sources` (names) it fits:
 //!   one that fits none or two is an error, and so is a split without files. Without `splits` all is `train`.
+//! - `prep register --in-place` leaves the files of `tfrecord`, `array_record` and `tfds` where they are, also in a bucket or on a web server
+//!   (`url = "s3://BUCKET/DATA/*.tfrecord"`): then records stay as they are stored.
 //! - `layout = "by-source"` is the default here: each file has shards of its own, in the order of its rows, so that a new file changes no other
 //!   shard. Of `text_files` 1024 files share a shard, on average; `group = N` beside `path` says another number, for other readers too.
 //! - `sample = N` takes types from the first N rows of each file; every row is held against them all the same.

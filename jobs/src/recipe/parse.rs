@@ -27,6 +27,9 @@ const OWN_KINDS: [&str; 7] = [
     "stl10",
 ];
 
+/// Schemes of object stores, whose files can be registered in place.
+const STORE_SCHEMES: [&str; 6] = ["s3", "s3a", "gs", "az", "abfs", "abfss"];
+
 /// The version of recipes that this program reads.
 const FORMAT: u64 = 1;
 
@@ -834,10 +837,13 @@ impl Checker<'_> {
                     let parsed = url::Url::parse(url.as_ref()).map_err(|error| {
                         self.fault(url.span(), field("url"), format!("not a URL: {error}"))
                     })?;
-                    if !matches!(parsed.scheme(), "http" | "https" | "file") {
+                    if !matches!(parsed.scheme(), "http" | "https" | "file")
+                        && !STORE_SCHEMES.contains(&parsed.scheme())
+                    {
                         let reason = format!(
-                            "`{}:` is not supported; there are `https:`, `http:` and `file:`",
-                            parsed.scheme()
+                            "`{}:` is not supported; there are `https:`, `http:`, `file:`, and for files in place {}",
+                            parsed.scheme(),
+                            quoted_list(&STORE_SCHEMES)
                         );
                         return Err(self.fault(url.span(), field("url"), reason));
                     }

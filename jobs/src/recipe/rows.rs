@@ -12,7 +12,7 @@ use crate::recipe::parse::{Checker, RawConfig, RawLabels, RawReader, RawRecipe, 
 use crate::recipe::{Pattern, ReaderSpec, Recipe, RecipeError, SplitFiles};
 
 /// The readers of rows.
-pub(crate) const ROW_KINDS: [&str; 11] = [
+pub(crate) const ROW_KINDS: [&str; 12] = [
     "array_record",
     "csv",
     "image_folder",
@@ -21,6 +21,7 @@ pub(crate) const ROW_KINDS: [&str; 11] = [
     "parquet",
     "text",
     "text_files",
+    "tfds",
     "tfrecord",
     "tsv",
     "webdataset",
@@ -261,7 +262,11 @@ impl Checker<'_> {
             }
             _ => Vec::new(),
         };
-        let (splits, files, fractions) = self.check_row_splits(splits, &sources, layout)?;
+        let (splits, files, fractions) = match splits {
+            // The folder says which there are.
+            None if kind == "tfds" => (Vec::new(), Vec::new(), None),
+            splits => self.check_row_splits(splits, &sources, layout)?,
+        };
         let output = config
             .and_then(|config| config.output.as_ref())
             .unwrap_or(&raw.output);
@@ -315,6 +320,7 @@ impl Checker<'_> {
             "jsonl" | "tfrecord" | "array_record" => &["members", "sample"],
             "image_folder" => &["members", "labels"],
             "webdataset" => &["members", "sample", "dot"],
+            "tfds" => &[],
             _ => &["members"],
         };
         self.check_reader_fields(raw, taken)?;

@@ -86,6 +86,11 @@ impl RecordBatch {
         self.ranges.push(start..self.bytes.len());
     }
 
+    /// Puts the records into another order: `order` has the present position of each.
+    pub(crate) fn arrange(&mut self, order: &[usize]) {
+        self.ranges = order.iter().map(|&at| self.ranges[at].clone()).collect();
+    }
+
     /// Whether it holds memory worth keeping.
     pub(super) fn is_used(&self) -> bool {
         self.bytes.capacity() > 0

@@ -26,7 +26,7 @@ pub use scan::{Scan, ScanOptions};
 
 /// Cache lines that [`Reader::prefetch`] asks for: a record of 1 kB with its headers, and the start of a larger one, whose rest the
 /// processor then fetches by itself.
-const PREFETCH_LINES: u64 = 20;
+const PREFETCH_LINES: usize = 20;
 
 /// Buffers that a reading thread keeps from one record to the next, and the chunk it read last.
 ///
@@ -363,12 +363,9 @@ impl Reader {
         let Some(map) = self.inner.source.as_slice() else {
             return;
         };
-        let begin = chunks.offset(chunk);
-        let end = chunks.offset(chunk + 1).min(begin + PREFETCH_LINES * 64);
+        let (begin, end) = (chunks.offset(chunk), chunks.offset(chunk + 1));
         if let Some(bytes) = map.get(begin as usize..end as usize) {
-            for line in bytes.chunks(64) {
-                prefetch_line(line);
-            }
+            prefetch_start(bytes);
         }
     }
 
@@ -593,6 +590,14 @@ fn position(source: &dyn ReadAt, record: Option<u64>, offset: u64) -> Position {
         path: source.name().to_string(),
         record,
         offset: Some(offset),
+    }
+}
+
+/// Tells the processor that a record in memory is read soon, by the lines that it begins with.
+#[inline]
+pub(crate) fn prefetch_start(bytes: &[u8]) {
+    for line in bytes.chunks(64).take(PREFETCH_LINES) {
+        prefetch_line(line);
     }
 }
 

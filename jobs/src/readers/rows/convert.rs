@@ -116,6 +116,28 @@ pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value
                 cell => Err(misfit("a list", &cell)),
             }
         }
+        Feature::Video {
+            shape,
+            dtype,
+            encoding_format,
+        } => {
+            let frame = Feature::Image {
+                shape: shape.get(1..).unwrap_or_default().to_vec(),
+                dtype: *dtype,
+                encoding_format: encoding_format.clone(),
+            };
+            value(&Feature::sequence(frame), cell, column)
+        }
+        Feature::Translation { languages } => {
+            let texts = languages
+                .iter()
+                .map(|language| (language.as_str(), Feature::Text));
+            value(&Feature::dict(texts), cell, column)
+        }
+        Feature::TranslationVariableLanguages { .. } => {
+            let pair = Feature::dict([("language", Feature::Text), ("translation", Feature::Text)]);
+            value(&Feature::sequence(pair), cell, column)
+        }
         Feature::Dict(features) => {
             let mut fields = match cell {
                 Cell::Dict(fields) => fields,
@@ -331,11 +353,16 @@ fn tensor(rank: usize, dtype: DType, cell: Cell) -> Result<Value, Cell> {
                 data: data.into(),
             })
         }
-        // A tensor of strings is a list of them.
+        // A tensor of strings is a list of them, or of such lists.
         Cell::List(cells) | Cell::Values(cells) if dtype == DType::String => {
             let described = Cell::List(cells.clone());
-            let strings: Result<Vec<Value>, Cell> =
-                cells.into_iter().map(|cell| scalar(dtype, cell)).collect();
+            let strings: Result<Vec<Value>, Cell> = cells
+                .into_iter()
+                .map(|cell| match cell {
+                    Cell::List(_) => tensor(rank.saturating_sub(1), dtype, cell),
+                    cell => scalar(dtype, cell),
+                })
+                .collect();
             strings.map(Value::List).map_err(|_| described)
         }
         Cell::Bytes(text) | Cell::Text(text) if dtype == DType::String && rank == 0 => Ok(Value::Bytes(text)),

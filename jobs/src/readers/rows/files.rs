@@ -1,15 +1,16 @@
 //! Which files the sources of a recipe are, and which split each belongs to.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use prep_formats::store::Location;
 
 use crate::builder::{FileSet, SourcePlace, SourceSpec};
 use crate::error::Hinted;
-use crate::readers::rows::RowReader;
 use crate::readers::rows::file::{is_packed, set_name};
+use crate::readers::rows::{Contents, RowReader};
 use crate::recipe::rows::{Files, files_of};
 use crate::recipe::{Pattern, RowsSpec, SplitFiles, near};
 
@@ -28,6 +29,8 @@ pub(super) struct Splits {
     names: Vec<String>,
     files: Vec<SplitFiles>,
     by_fraction: bool,
+    /// The splits of files, where their folders say so and the recipe does not.
+    told: Option<HashMap<String, usize>>,
 }
 
 impl Splits {
@@ -36,7 +39,45 @@ impl Splits {
             names,
             files: files.to_vec(),
             by_fraction: spec.fractions.is_some(),
+            told: None,
         }
+    }
+
+    /// The splits that folders say, in the order in which they come first.
+    fn told(contents: &[Option<(Contents, String)>]) -> Self {
+        let mut splits = Self {
+            names: Vec::new(),
+            files: Vec::new(),
+            by_fraction: false,
+            told: None,
+        };
+        let mut told = HashMap::new();
+        for (contents, prefix) in contents.iter().flatten() {
+            let names = contents.splits.iter();
+            let numbers: Vec<usize> = names
+                .map(|name| Self::number_in(&mut splits.names, name))
+                .collect();
+            for (file, split) in &contents.files {
+                told.insert(format!("{prefix}{file}"), numbers[*split]);
+            }
+        }
+        splits.files = vec![SplitFiles::default(); splits.names.len()];
+        splits.told = Some(told);
+        splits
+    }
+
+    /// The number of a split among others, where it is from now on.
+    pub(super) fn number_in(names: &mut Vec<String>, name: &str) -> usize {
+        let known = names.iter().position(|other| other == name);
+        known.unwrap_or_else(|| {
+            names.push(name.to_owned());
+            names.len() - 1
+        })
+    }
+
+    /// Their names.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
     }
 
     /// The split of a file of a source, or of a member of it; 0 where a hash decides later.
@@ -46,6 +87,12 @@ impl Splits {
     pub(super) fn of(&self, source: &str, file: &str, member: Option<&str>) -> Result<usize> {
         if self.by_fraction {
             return Ok(0);
+        }
+        if let Some(told) = &self.told {
+            let split = told.get(file).copied();
+            return split.with_context(|| {
+                format!("{file}: no folder of the sources names it; `path` is the folder of a version")
+            });
         }
         let fits = |split: &SplitFiles| {
             let is_source = split.sources.is_empty() || split.sources.iter().any(|name| name == source);
@@ -77,7 +124,36 @@ impl Splits {
     }
 }
 
-/// The sources that a recipe's stand for, in order, and for each which of the recipe's it is of.
+/// What the folders among the sources say of themselves, each with what comes before its names; nothing of those that say nothing.
+///
+/// # Errors
+/// As [`RowReader::contents`].
+fn contents_of(
+    spec: &RowsSpec,
+    sources: &[SourceSpec],
+    reader: &dyn RowReader,
+    from: &[String],
+) -> Result<Vec<Option<(Contents, String)>>> {
+    let mut all = Vec::new();
+    for (rule, source) in spec.sources.iter().zip(sources) {
+        let place = moved(source, rule.text.as_deref(), from, sources.len() == 1);
+        let files = files_of(&place).map_err(|reason| anyhow::anyhow!("{}: {reason}", rule.at))?;
+        all.push(match files {
+            Some(Files::Folder(root, pattern)) if pattern.text() == "**" => {
+                let contents = reader.contents(&Location::from_path(&root));
+                let prefix = prefix_of(rule.text.as_deref().unwrap_or_default(), &pattern);
+                contents
+                    .with_context(|| rule.at.clone())?
+                    .map(|contents| (contents, prefix))
+            }
+            _ => None,
+        });
+    }
+    Ok(all)
+}
+
+/// The sources that a recipe's stand for, in order, and for each which of the recipe's it is of; and the splits, where the recipe leaves them to the
+/// folders.
 ///
 /// Takes a look at every folder that a pattern leads through, and at no file.
 ///
@@ -89,7 +165,10 @@ pub(super) fn expand(
     sources: &[SourceSpec],
     reader: &dyn RowReader,
     from: &[String],
-) -> Result<(Vec<SourceSpec>, Vec<u32>)> {
+) -> Result<(Vec<SourceSpec>, Vec<u32>, Option<Splits>)> {
+    let contents = contents_of(spec, sources, reader, from)?;
+    let told = splits.names.is_empty().then(|| Splits::told(&contents));
+    let splits = told.as_ref().unwrap_or(splits);
     let mut found = Found {
         reader,
         splits,
@@ -97,7 +176,7 @@ pub(super) fn expand(
         rules: Vec::new(),
         seen: HashSet::new(),
         used: vec![false; splits.names.len()],
-        is_open: spec.fractions.is_some(),
+        is_open: spec.fractions.is_some() || told.is_some(),
     };
     for (index, (rule, source)) in spec.sources.iter().zip(sources).enumerate() {
         let place = moved(source, rule.text.as_deref(), from, sources.len() == 1);
@@ -107,6 +186,12 @@ pub(super) fn expand(
             _ => 1,
         });
         match files {
+            None if stands_for_several(&source.place) || told.is_some() => {
+                // Of what is registered in place it shows when the store is asked.
+                found.is_open = true;
+                found.sources.push(source.clone());
+                found.rules.push(index as u32);
+            }
             None => {
                 // What is fetched: which members of an archive there are shows later.
                 match splits.of(&rule.name, &source.name, None) {
@@ -136,13 +221,22 @@ pub(super) fn expand(
                 let text = rule.text.as_deref().unwrap_or_default();
                 let prefix = prefix_of(text, &pattern);
                 let before = found.sources.len();
-                found
-                    .add_folder(&rule.name, index, &root, &prefix, &pattern, group)
-                    .with_context(|| rule.at.clone())?;
-                if found.sources[before..]
-                    .iter()
-                    .all(|source| reader.is_aside(&source.name))
-                {
+                match &contents[index] {
+                    Some((contents, prefix)) => {
+                        let files = contents.files.iter().map(|(file, _)| file);
+                        for file in contents.aside.iter().chain(files) {
+                            let source = found_source(format!("{prefix}{file}"), root.join(file), None);
+                            found
+                                .add(&rule.name, index, source)
+                                .with_context(|| rule.at.clone())?;
+                        }
+                    }
+                    None => found
+                        .add_folder(&rule.name, index, &root, &prefix, &pattern, group)
+                        .with_context(|| rule.at.clone())?,
+                }
+                let is_aside = |source: &SourceSpec| reader.is_aside(&source.name);
+                if contents[index].is_none() && found.sources[before..].iter().all(is_aside) {
                     return Err(nothing_fits(&rule.at, &root, &pattern, reader));
                 }
                 if rule.group.is_none() && found.sources.len() - before > MOST_SOURCES {
@@ -159,11 +253,11 @@ pub(super) fn expand(
             }
         }
     }
+    let (sources, rules) = (found.sources, found.rules);
     let unused = found.used.iter().position(|used| !used);
     if let Some(split) = unused.filter(|_| !found.is_open) {
         let at = &spec.splits_at[split];
-        let names: Vec<&str> = found
-            .sources
+        let names: Vec<&str> = sources
             .iter()
             .take(1000)
             .map(|source| source.name.as_str())
@@ -189,7 +283,12 @@ pub(super) fn expand(
         )
         .into());
     }
-    Ok((found.sources, found.rules))
+    Ok((sources, rules, told))
+}
+
+/// Whether an address is that of several files: only of files that stay there.
+pub(crate) fn stands_for_several(place: &SourcePlace) -> bool {
+    matches!(place, SourcePlace::Url(url) if url.scheme() != "file" && (url.path().contains('*') || url.path().ends_with('/')))
 }
 
 struct Found<'a> {

@@ -19,17 +19,21 @@ mod npz;
 mod parquet;
 pub(crate) mod picture;
 mod records;
+pub(crate) mod stay;
 pub(crate) mod survey;
 mod table;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tfds;
 pub(crate) mod webdataset;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use anyhow::Result;
 use bytes::Bytes;
-use prep_formats::features::Feature;
+use prep_formats::features::{Feature, Features};
+use prep_formats::store::Location;
 
 use crate::readers::rows::cell::Row;
 use crate::readers::rows::file::{RowFile, has_ending};
@@ -82,6 +86,24 @@ pub(crate) trait RowReader: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// The files of a folder and their splits, where the folder says that itself; `None` where files are found by their names.
+    ///
+    /// # Errors
+    /// What says so cannot be read, or names files that are not there.
+    fn contents(&self, folder: &Location) -> Result<Option<Contents>> {
+        let _ = folder;
+        Ok(None)
+    }
+
+    /// The reader that knows the features of all columns, where it takes rows apart by them.
+    ///
+    /// # Errors
+    /// Rows cannot be taken apart by these.
+    fn knowing(&self, columns: &Features) -> Result<Option<Arc<dyn RowReader>>> {
+        let _ = columns;
+        Ok(None)
+    }
+
     /// In how many pieces a file that lies by itself can be read side by side. One by default.
     ///
     /// # Errors
@@ -103,6 +125,17 @@ pub(crate) trait RowReader: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// The row is damaged.
     fn cells(&self, data: &Bytes, tag: u64) -> Result<Row>;
+}
+
+/// What a folder says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Contents {
+    /// Its splits, in order.
+    pub(crate) splits: Vec<String>,
+    /// The names of its files, in order, and which split each is of.
+    pub(crate) files: Vec<(String, usize)>,
+    /// The names of the files that say so: they have no rows, and a change of them is one of the data.
+    pub(crate) aside: Vec<String>,
 }
 
 /// Where the rows of a file go.
@@ -147,6 +180,7 @@ pub(crate) fn reader(spec: &RowsSpec, wanted: Option<Vec<String>>) -> Box<dyn Ro
         "tfrecord" => Box::new(records::TfRecords),
         "array_record" => Box::new(records::ArrayRecords),
         "image_folder" => Box::new(image_folder::ImageFolder::new(&spec.options)),
+        "tfds" => Box::new(tfds::Tfds::default()),
         "webdataset" => Box::new(webdataset::WebDataset::new(&spec.options)),
         _ => Box::new(lines::TextFiles),
     }

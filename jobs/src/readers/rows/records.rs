@@ -76,7 +76,7 @@ impl RowReader for TfRecords {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ArrayRecords;
 
-fn open(file: &mut RowFile<'_>) -> Result<(Local, Reader)> {
+pub(super) fn open(file: &mut RowFile<'_>) -> Result<(Local, Reader)> {
     let local = file.local()?;
     let source = Arc::new(PositionedFile::open(local.path())?);
     let reader = Reader::from_source(source)

@@ -28,13 +28,13 @@ use crate::tfds::{Key, key_hash};
 /// The builder behind a recipe of rows.
 #[derive(Debug)]
 pub(crate) struct Table {
-    spec: RowsSpec,
-    splits: Splits,
-    files: Vec<SplitFiles>,
-    reader: Arc<dyn RowReader>,
+    pub(super) spec: RowsSpec,
+    pub(super) splits: Arc<Splits>,
+    pub(super) files: Vec<SplitFiles>,
+    pub(super) reader: Arc<dyn RowReader>,
     filter: Option<Expression>,
     /// For each of the sources which of the recipe's it is of, once they are known.
-    rules: Arc<Vec<u32>>,
+    pub(super) rules: Arc<Vec<u32>>,
     learned: Option<Arc<Learned>>,
 }
 
@@ -71,7 +71,7 @@ impl Table {
         let names = dataset.splits.iter().map(|split| split.name.clone()).collect();
         let mut table = Self {
             spec: spec.clone(),
-            splits: Splits::new(spec, names, files),
+            splits: Arc::new(Splits::new(spec, names, files)),
             files: files.to_vec(),
             reader: reader(spec, None).into(),
             // It was parsed when the recipe was checked.
@@ -105,10 +105,18 @@ impl Table {
         dataset: &DatasetSpec,
         from: &[String],
     ) -> Result<(Self, Vec<SourceSpec>)> {
-        let (sources, rules) = expand(&self.spec, &self.splits, &dataset.sources, &*self.reader, from)?;
+        let (sources, rules, told) = expand(&self.spec, &self.splits, &dataset.sources, &*self.reader, from)?;
         let mut table = Self::new(&self.spec, dataset, &self.files);
         table.rules = Arc::new(rules);
+        if let Some(told) = told {
+            table.splits = Arc::new(told);
+        }
         Ok((table, sources))
+    }
+
+    /// The splits by name: the recipe's, or those that the folders of its sources say.
+    pub(crate) fn split_names(&self) -> &[String] {
+        self.splits.names()
     }
 
     /// The columns that are wanted, where the recipe names them all: those that stay, and those of filter and key.
@@ -327,6 +335,10 @@ impl Table {
         // What the reader noted while it learnt stays with it.
         table.reader = Arc::clone(&self.reader);
         table.rules = Arc::clone(&self.rules);
+        table.splits = Arc::clone(&self.splits);
+        if let Some(knowing) = self.reader.knowing(&all)? {
+            table.reader = knowing;
+        }
         table.learned = Some(Arc::new(Learned {
             index: columns
                 .iter()
