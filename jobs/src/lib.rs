@@ -12,6 +12,7 @@
 //! | [`build`](mod@build) | staging, the job graph, publishing |
 //! | [`in_place`] | record files that stay where they are |
 //! | [`convert`](mod@convert) | record files to ArrayRecord shards |
+//! | [`export`](mod@export) | dataset versions as TFDS folders and Parquet files |
 //! | [`cluster`], [`team`] | several processes that do one job |
 //! | [`tfds`] | order and shards as TFDS |
 //! | [`describe`] | datasets and builds as JSON |
@@ -37,6 +38,7 @@ pub mod describe;
 pub mod diff;
 pub mod error;
 pub mod explain;
+pub mod export;
 mod fault;
 pub mod fetch;
 pub mod gc;

@@ -1,4 +1,4 @@
-//! The folder that a conversion makes: what is in its place before, and what may be replaced.
+//! The folder that a conversion or an export makes: what is in its place before, and what may be replaced.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,11 @@ use crate::error::Hinted;
 use crate::resources;
 
 /// Files that tell that this program made the folder they lie in.
-const MARKS: [&str; 2] = [crate::convert::MANIFEST_FILE, prep_catalog::MANIFEST_FILE];
+const MARKS: [&str; 3] = [
+    crate::convert::MANIFEST_FILE,
+    prep_catalog::MANIFEST_FILE,
+    crate::export::MANIFEST_FILE,
+];
 
 /// What is in the place of an output.
 #[derive(Debug, Clone, PartialEq, Eq)]

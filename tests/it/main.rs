@@ -6,6 +6,7 @@ mod catalog;
 mod cluster;
 mod convert;
 mod custom;
+mod export;
 mod faults;
 mod files;
 mod imagenet;

@@ -9,6 +9,7 @@ mod cat_dataset;
 mod completions;
 mod convert;
 mod diff;
+mod export;
 mod from_catalog;
 mod gc;
 mod infer;
@@ -85,6 +86,7 @@ enum Command {
     Rm(rm::Rm),
     Gc(gc::Gc),
     Diff(diff::Diff),
+    Export(export::Export),
     Lineage(lineage::Lineage),
     Cat(cat::Cat),
     Verify(verify::Verify),
@@ -124,6 +126,7 @@ pub fn run(program: &[OsString], arguments: impl IntoIterator<Item = OsString>) 
         Command::Rm(args) => rm::run(args, global),
         Command::Gc(args) => gc::run(args, global),
         Command::Diff(args) => diff::run(args, global),
+        Command::Export(args) => export::run(args, global),
         Command::Lineage(args) => lineage::run(args, global),
         Command::Cat(args) => cat::run(args, global),
         Command::Verify(args) => verify::run(args, global),

@@ -56,6 +56,7 @@ use crate::convert::job::Job;
 use crate::convert::ledger::{Ledger, advise};
 pub(crate) use crate::convert::manifest::MANIFEST_FILE;
 use crate::convert::manifest::{Converted, ConvertedInput, ConvertedShard, FORMAT};
+pub(crate) use crate::convert::plan::in_parallel;
 use crate::convert::plan::{Count, Plan, ShardCount, Split};
 use crate::convert::shard::ShardSummary;
 use crate::convert::tfds::TfdsFolder;
@@ -1420,7 +1421,7 @@ fn is_bare(root: &Path) -> bool {
 }
 
 /// Writes a file that is whole or not there, durably.
-fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
     let write = || -> prep_formats::Result<()> {
         let mut file = AtomicFile::create(path.with_extension("new"))?;
         file.write_all(bytes)

@@ -1,0 +1,94 @@
+//! One Parquet file of examples.
+//!
+//! Row groups end where the values in them are about 16 MiB, which is what a worker holds of them; nothing else decides, so files do not depend on
+//! the memory budget. Columns are compressed by zstd, those of pictures and sounds not at all.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use ::parquet::arrow::ArrowWriter;
+use ::parquet::basic::{Compression, ZstdLevel};
+use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
+use ::parquet::schema::types::ColumnPath;
+use anyhow::{Context, Result};
+use prep_formats::columns::{Batch, BatchDecoder, Images};
+use prep_formats::features::Features;
+
+use crate::export::table::Table;
+
+/// Bytes of values, decoded, that end a row group.
+const GROUP_BYTES: usize = 16 << 20;
+/// Bytes of values that are turned into columns at a time.
+const BATCH_BYTES: usize = 1 << 20;
+/// And rows, at most.
+const BATCH_ROWS: usize = 1024;
+
+/// Writes examples into a file.
+pub(crate) struct ParquetWriter<'a, W: Write + Send> {
+    table: &'a Table,
+    decoder: BatchDecoder,
+    batch: Batch,
+    writer: ArrowWriter<W>,
+    group_bytes: usize,
+}
+
+impl<'a, W: Write + Send> ParquetWriter<'a, W> {
+    pub(crate) fn new(sink: W, features: &Features, table: &'a Table) -> Result<Self> {
+        let decoder = BatchDecoder::new(features, Images::Encoded)?;
+        let mut properties = WriterProperties::builder()
+            .set_created_by("prep".to_owned())
+            .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
+            .set_statistics_enabled(EnabledStatistics::Chunk);
+        for path in &table.media {
+            let path = ColumnPath::new(path.clone());
+            properties = properties
+                .set_column_compression(path.clone(), Compression::UNCOMPRESSED)
+                .set_column_dictionary_enabled(path, false);
+        }
+        Ok(Self {
+            batch: decoder.new_batch(0),
+            decoder,
+            writer: ArrowWriter::try_new(sink, Arc::clone(&table.schema), Some(properties.build()))?,
+            table,
+            group_bytes: 0,
+        })
+    }
+
+    /// Adds an example.
+    ///
+    /// # Errors
+    /// A record that the features do not fit; [`NotText`](crate::export::table::NotText); the file's.
+    pub(crate) fn write(&mut self, record: &[u8]) -> Result<()> {
+        self.decoder.push(record, &mut self.batch)?;
+        if self.batch.rows >= BATCH_ROWS || self.held() >= BATCH_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn held(&self) -> usize {
+        self.batch.columns.iter().map(|column| column.num_bytes()).sum()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.batch.rows == 0 {
+            return Ok(());
+        }
+        self.group_bytes += self.held();
+        let rows = self.table.rows(&self.batch);
+        let rows = rows.with_context(|| format!("among the last {} examples", self.batch.rows))?;
+        self.writer.write(&rows)?;
+        self.decoder.clear(&mut self.batch);
+        if self.group_bytes >= GROUP_BYTES {
+            self.writer.flush()?;
+            self.group_bytes = 0;
+        }
+        Ok(())
+    }
+
+    /// Ends the file, and gives back what it was written to.
+    pub(crate) fn finish(mut self) -> Result<W> {
+        self.flush()?;
+        Ok(self.writer.into_inner()?)
+    }
+}
