@@ -89,5 +89,6 @@ fn manifest(version: &str, shards: u64) -> Manifest {
             skipped: 0,
             shards: (0..shards).map(shard).collect(),
         }],
+        files: Vec::new(),
     }
 }

@@ -68,7 +68,7 @@ impl SequenceHash {
 
     /// Appends a record.
     pub fn push(&mut self, record: &[u8]) {
-        self.push_hash(HighwayHasher::new(KEY).hash128(record));
+        self.push_hash(record_hash(record));
     }
 
     /// Appends a record whose HighwayHash-128 under [`RECORD_KEY`] is known.
@@ -120,6 +120,11 @@ impl fmt::Display for SequenceHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_hex())
     }
+}
+
+/// The HighwayHash-128 of a record under [`RECORD_KEY`].
+pub fn record_hash(record: &[u8]) -> [u64; 2] {
+    HighwayHasher::new(KEY).hash128(record)
 }
 
 /// `x` modulo the prime, for any `x`.

@@ -31,7 +31,7 @@ pub use entry::{Change, Entry, SplitSummary, VersionRecord};
 pub use error::{Error, Result};
 pub use home::{catalog_location, default_catalog, home_folder};
 pub use manifest::{
-    IndexManifest, MANIFEST_FILE, Manifest, ShardManifest, SourceManifest, SplitManifest, shard_location,
+    FileManifest, MANIFEST_FILE, Manifest, ShardManifest, SourceManifest, SplitManifest, shard_location,
 };
 pub use name::{DatasetName, Selector, Version};
 pub use spell::near;

@@ -47,6 +47,20 @@ pub struct Manifest {
     pub sources: Vec<SourceManifest>,
     /// Splits, in the builder's order.
     pub splits: Vec<SplitManifest>,
+    /// Other files of the folder that it vouches for: statistics.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileManifest>,
+}
+
+/// A file of the version's folder that is no shard.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FileManifest {
+    /// Path relative to the version's folder.
+    pub path: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// SHA-256, hex.
+    pub sha256: String,
 }
 
 /// A source file that went into a dataset.
@@ -100,20 +114,10 @@ pub struct ShardManifest {
     pub min_key: Option<String>,
     /// Largest sort key, hex.
     pub max_key: Option<String>,
-    /// Where the records of a TFRecord file begin, which has no index of its own. Without it the shard is an ArrayRecord file.
+    /// Where the records of a TFRecord file begin, which has no index of its own: `prep_formats::tfrecord::Index` as bytes, under 2 bytes a record.
+    /// Without it the shard is an ArrayRecord file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub index: Option<IndexManifest>,
-}
-
-/// The index of a TFRecord file: `prep_formats::tfrecord::Index` as bytes, under 2 bytes a record.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct IndexManifest {
-    /// File name in the version's folder.
-    pub path: String,
-    /// File size in bytes.
-    pub bytes: u64,
-    /// SHA-256 of the file, hex.
-    pub sha256: String,
+    pub index: Option<FileManifest>,
 }
 
 impl Manifest {
@@ -201,6 +205,11 @@ impl Manifest {
         folders.sort_unstable();
         folders.dedup();
         folders
+    }
+
+    /// The file of this path, among those that are no shards.
+    pub fn file(&self, path: &str) -> Option<&FileManifest> {
+        self.files.iter().find(|file| file.path == path)
     }
 
     /// The split of this name.
@@ -300,6 +309,14 @@ impl Manifest {
                     split.records
                 ));
             }
+        }
+        for file in &self.files {
+            let at = format!("file `{}`", file.path.escape_debug());
+            check_relative_path(&file.path).map_err(|reason| format!("{at}: {reason}"))?;
+            if file.path == MANIFEST_FILE || !paths.insert(&file.path) {
+                return Err(format!("{at}: the path is taken by another file"));
+            }
+            check_hex(&format!("{at}: sha256"), &file.sha256, 64)?;
         }
         Ok(())
     }
@@ -432,6 +449,7 @@ pub(crate) mod tests {
                 tar_headers_sha256: None,
             }],
             splits: vec![split("train", [3, 2]), split("test", [1, 0])],
+            files: Vec::new(),
         }
     }
 
@@ -488,7 +506,7 @@ pub(crate) mod tests {
         for (shard, path) in shards.zip(paths) {
             shard.path = path.into();
         }
-        manifest.splits[0].shards[0].index = Some(IndexManifest {
+        manifest.splits[0].shards[0].index = Some(FileManifest {
             path: "train-00000-of-00002.index".into(),
             bytes: 50,
             sha256: "ab".repeat(32),
@@ -576,9 +594,23 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn files_that_are_no_shards_are_vouched_for_where_there_are_any() {
+        let mut manifest = example("a", None, "1.0.0", 7);
+        assert!(!manifest.to_json().contains("files"));
+        manifest.files.push(FileManifest {
+            path: "statistics.json".into(),
+            bytes: 3,
+            sha256: "ab".repeat(32),
+        });
+        let read = Manifest::from_json(manifest.to_json().as_bytes(), "m").unwrap();
+        assert_eq!(read.file("statistics.json"), manifest.files.first());
+        assert_eq!(read.file("other"), None);
+    }
+
+    #[test]
     fn what_does_not_hold_together_is_refused() {
         type Change = fn(&mut Manifest);
-        let changes: [(&str, Change); 20] = [
+        let changes: [(&str, Change); 23] = [
             ("format is 2", |m| m.format = 2),
             ("dataset name", |m| m.name = "../x".into()),
             ("config", |m| m.config = Some("..".into())),
@@ -613,10 +645,20 @@ pub(crate) mod tests {
             ("sequence_hash", |m| {
                 m.splits[1].shards[1].sequence_hash = "01".repeat(16)
             }),
+            ("stay inside", |m| m.files[0].path = "../x".into()),
+            ("taken by another", |m| {
+                m.files[0].path = m.splits[0].shards[0].path.clone()
+            }),
+            ("sha256", |m| m.files[0].sha256 = "x".into()),
         ];
         let folder = tempfile::tempdir().unwrap();
         for (part, change) in changes {
             let mut manifest = example("a", Some("b"), "1.0.0", 7);
+            manifest.files.push(FileManifest {
+                path: "statistics.json".into(),
+                bytes: 3,
+                sha256: "ab".repeat(32),
+            });
             manifest.validate().unwrap();
             change(&mut manifest);
             let reason = manifest.validate().unwrap_err();

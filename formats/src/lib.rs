@@ -12,6 +12,7 @@ pub mod features;
 pub mod idx;
 mod json;
 pub mod png;
+pub mod statistics;
 pub mod store;
 pub mod tfrecord;
 pub mod tiff;

@@ -5,7 +5,7 @@ use prep_catalog::{Catalog, Change, DatasetName, Listed, Manifest, Resolved, Spl
 use prep_formats::features::{Encoding, Feature, Features};
 use serde_json::{Map, Value, json};
 
-use crate::build::BuildOutcome;
+use crate::build::{BuildOutcome, statistics};
 
 /// A version in a listing: `name`, `config`, `version`, `splits` {name: {`examples`, `shards`, `bytes`}}, `fingerprint`, `path`, and `tags`
 /// [{`name`, `version`}], those that name it.
@@ -23,11 +23,12 @@ pub fn listed(listed: &Listed) -> Value {
     object
 }
 
-/// A version as [`listed`], and `features`, `sources`, `statistics`, `log`, `layout`, `flags`, `in_place`; `tags` are all of the dataset, whatever version they
-/// name.
+/// A version as [`listed`], and `features`, `sources`, `statistics`, `log`, `layout`, `flags`, `in_place`; `tags` are all of the dataset, whatever
+/// version they name. `statistics` has `examples`, `bytes` and `skipped`, and where the version was made with statistics what its
+/// `prep_statistics.json` has.
 ///
 /// # Errors
-/// The features cannot be read.
+/// The features or the statistics cannot be read.
 pub fn resolved(resolved: &Resolved) -> Result<Value> {
     let folder = &resolved.folder;
     let features = Features::read_location(folder)?;
@@ -53,6 +54,9 @@ pub fn resolved(resolved: &Resolved) -> Result<Value> {
         "bytes": sum(|split| split.bytes),
         "skipped": resolved.record.skipped_records,
     });
+    for (key, value) in statistics::read(resolved)?.unwrap_or_default() {
+        object["statistics"][key] = value;
+    }
     object["tags"] = resolved
         .all_tags
         .iter()

@@ -345,11 +345,10 @@ fn ours(folder: &Location) -> Result<Vec<ListedFile>> {
         (index, true) => index.as_ref().map(|index| index.path.clone()),
         (_, false) => Some(shard.path.clone()),
     };
-    let shards: BTreeSet<String> = manifest
-        .splits
-        .iter()
-        .flat_map(|split| &split.shards)
+    let shards = manifest.splits.iter().flat_map(|split| &split.shards);
+    let listed: BTreeSet<String> = shards
         .filter_map(of_shard)
+        .chain(manifest.files.iter().map(|file| file.path.clone()))
         .collect();
     let describes = [
         "features.json",
@@ -358,7 +357,7 @@ fn ours(folder: &Location) -> Result<Vec<ListedFile>> {
         MANIFEST_FILE,
     ];
     let is_ours = |file: &ListedFile| {
-        shards.contains(&file.relative)
+        listed.contains(&file.relative)
             || describes.contains(&file.relative.as_str())
             || (file.relative.ends_with(".labels.txt") && !file.relative.contains('/'))
     };

@@ -73,6 +73,7 @@ pub(crate) fn describe(folder: &Location) -> Result<(Manifest, Features, ShardFo
         in_place: false,
         sources: Vec::new(),
         splits,
+        files: Vec::new(),
     };
     let mut hash = Sha256::new();
     hash.update(features.canonical_json());

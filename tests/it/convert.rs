@@ -851,29 +851,6 @@ fn a_full_disk_is_told_and_the_rerun_goes_on() {
     assert!(shards(&out).concat() == records);
 }
 
-/// Peak resident memory of a run, in MiB.
-fn peak_mib(prep: &Prep, words: &[String]) -> u64 {
-    let mut child = prep
-        .command(words)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let status = format!("/proc/{}/status", child.id());
-    let mut peak = 0;
-    loop {
-        let text = fs::read_to_string(&status).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let found = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-        peak = peak.max(found.unwrap_or(0));
-        if let Some(status) = child.try_wait().unwrap() {
-            assert!(status.success());
-            return peak / 1024;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// Hard links to one file, `links` times 64 MiB.
 fn linked(folder: &Path, links: usize) {
     let mut noise = Noise(12);
@@ -912,7 +889,7 @@ fn stays_small(links: usize, more: &[&str]) {
     ];
     words.extend(["--memory", "64M", "--workers", "2", "--options", "zstd:1"].map(str::to_owned));
     words.extend(more.iter().map(|word| (*word).to_owned()));
-    let peak = peak_mib(&prep, &words);
+    let peak = peak_mib(prep.command(&words));
     assert!(peak < 200, "{peak} MiB");
     let manifest: serde_json::Value =
         serde_json::from_slice(&fs::read(home.path().join("out/prep_convert.json")).unwrap()).unwrap();

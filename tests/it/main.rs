@@ -11,3 +11,4 @@ mod faults;
 mod files;
 mod imagenet;
 mod load;
+mod statistics;

@@ -109,6 +109,11 @@ impl<'a> ExampleView<'a> {
         self.features.is_empty()
     }
 
+    /// The feature that [`iter`](Self::iter) gives at this place.
+    pub(crate) fn at(&self, index: usize) -> Option<&FeatureView<'a>> {
+        self.features.get(index).map(|(_, view)| view)
+    }
+
     /// The feature of that name, found by going through all.
     pub fn get(&self, name: &str) -> Option<&FeatureView<'a>> {
         self.features

@@ -15,24 +15,27 @@ use crate::build::Output;
 use crate::builder::{DatasetSpec, SourceIdentity, SourcePlace};
 use crate::fetch::{Checksum, Fetched};
 
-/// Writes all files of a version but its shards into `out`, durably, and gives the manifest, which is written last.
-pub(super) fn write(
+/// The manifest of a version, and its spec with the names of classes that the sources gave.
+pub(super) fn describe(
     spec: &DatasetSpec,
     recipe_sha256: &str,
     fetched: &[Fetched],
     sums: &[Checksum],
     output: &Output,
-    out: &Path,
-) -> Result<Manifest> {
+) -> Result<(DatasetSpec, Manifest)> {
     let features = with_names(&spec.features, &output.class_names)?;
     let manifest = manifest(spec, &features, recipe_sha256, fetched, sums, output)?;
     let spec = DatasetSpec {
         features,
         ..spec.clone()
     };
-    write_descriptions(&spec, &manifest, out)?;
-    manifest.write(&Location::from_path(out))?;
-    Ok(manifest)
+    Ok((spec, manifest))
+}
+
+/// Writes all files that describe a version into `out`, durably; the manifest last.
+pub(super) fn write(spec: &DatasetSpec, manifest: &Manifest, out: &Path) -> Result<()> {
+    write_descriptions(spec, manifest, out)?;
+    Ok(manifest.write(&Location::from_path(out))?)
 }
 
 /// Writes what TFDS has beside the shards, durably: the features and `dataset_info.json`.
@@ -139,6 +142,7 @@ fn manifest(
             .map(|(fetched, sum)| source(&fetched.name, sum))
             .collect(),
         splits,
+        files: Vec::new(),
     })
 }
 
@@ -185,7 +189,8 @@ fn dataset_info(spec: &DatasetSpec, manifest: &Manifest) -> DatasetInfo {
     }
 }
 
-fn write_file(path: &Path, text: &str) -> Result<()> {
+/// Writes a file, durably.
+pub(crate) fn write_file(path: &Path, text: &str) -> Result<()> {
     File::create(path)
         .and_then(|mut file| {
             file.write_all(text.as_bytes())?;

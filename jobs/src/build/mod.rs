@@ -15,6 +15,7 @@ mod payload;
 pub(crate) mod publish;
 mod shard;
 pub(crate) mod staging;
+pub(crate) mod statistics;
 pub(crate) mod upload;
 mod verify;
 
@@ -25,6 +26,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use prep_catalog::manifest::Manifest;
 use prep_formats::array_record::WriteOptions;
+use prep_formats::statistics::Statistics;
 use prep_formats::store::Location;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -35,6 +37,7 @@ use crate::build::payload::{PartNames, Payloads};
 use crate::build::publish::{Found, Registry};
 use crate::build::shard::{ShardSummary, Shards};
 use crate::build::staging::Staging;
+use crate::build::statistics::Finishing;
 use crate::builder::{Builder, DatasetSpec, Layout, Source, StartOver};
 use crate::error::Hinted;
 use crate::explain::{Flow, Graph};
@@ -115,6 +118,8 @@ pub struct BuildRequest {
     pub overwrite: bool,
     /// Whether a source has to have the size and hash that the builder states.
     pub check_sums: bool,
+    /// Whether the version gets statistics.
+    pub statistics: bool,
     /// Whether payloads may stay in their sources until they are written. The output is the same either way; for tests.
     #[doc(hidden)]
     pub by_reference: bool,
@@ -154,6 +159,7 @@ impl BuildRequest {
             on_error: OnError::Fail,
             overwrite: false,
             check_sums: true,
+            statistics: true,
             by_reference: true,
             dry_run: false,
             explain: false,
@@ -230,6 +236,13 @@ impl BuildRequest {
     #[must_use]
     pub fn check_sums(mut self, check_sums: bool) -> Self {
         self.check_sums = check_sums;
+        self
+    }
+
+    /// Sets whether the version gets statistics: of each feature, and how many examples come more than once. Default: yes.
+    #[must_use]
+    pub fn statistics(mut self, statistics: bool) -> Self {
+        self.statistics = statistics;
         self
     }
 
@@ -542,7 +555,11 @@ impl From<Finished> for Output {
 impl Build {
     fn new(mut request: BuildRequest) -> Result<Self> {
         // What the recipe says counts for whether it is the same, and not what its patterns stand for: sources are compared by themselves.
-        let recipe_sha256 = identity(&shaped(&request)?, &request.builder.identity());
+        let recipe_sha256 = identity(
+            &shaped(&request)?,
+            &request.builder.identity(),
+            request.statistics,
+        );
         if let Some(found) = request.builder.with_files(&request.from)? {
             request.builder = found;
         }
@@ -1274,8 +1291,12 @@ impl Build {
             let by_reference = request.by_reference && request.builder.payload().is_some();
             let payloads = by_reference.then(|| Arc::new(Payloads::new(Arc::clone(&sources))));
             let write_meter = monitor.stage("write", Unit::Examples, None);
+            let counted = request
+                .statistics
+                .then(|| Statistics::new(&self.builder().spec().features));
             let shards = Shards {
                 folder: staging.out(),
+                counted: counted.map(|prototype| (staging.statistics(), prototype)),
                 dataset: self.spec.name.clone(),
                 groups: groups(&self.spec),
                 options: WriteOptions::parse(&self.spec.options)?,
@@ -1334,7 +1355,19 @@ impl Build {
         meter.finish();
         let mut spec = self.spec.clone();
         spec.features = self.builder().spec().features.clone();
-        let manifest = info::write(&spec, &self.recipe_sha256, fetched, sums, &output, &out)?;
+        let (spec, mut manifest) = info::describe(&spec, &self.recipe_sha256, fetched, sums, &output)?;
+        if self.request.statistics {
+            let finishing = Finishing {
+                features: &spec.features,
+                out: &out,
+                place: &self.registry.place(),
+                parts: &staging.statistics(),
+                memory_bytes: self.request.memory_bytes,
+                monitor,
+            };
+            manifest.files = finishing.write(&manifest)?;
+        }
+        info::write(&spec, &manifest, &out)?;
         monitor.shards_found(output.found);
         let _span = monitor.span("publish", "publish");
         // From here on a stop would only leave work for the next run.
@@ -1453,7 +1486,9 @@ enum Standing {
 }
 
 /// SHA-256 of what decides the output: the spec and the builder's own settings, but not where sources come from.
-pub(crate) fn identity(spec: &DatasetSpec, builder: &str) -> String {
+///
+/// Versions from before there were statistics have the identity of those without.
+pub(crate) fn identity(spec: &DatasetSpec, builder: &str, statistics: bool) -> String {
     let splits: Vec<_> = spec
         .splits
         .iter()
@@ -1481,6 +1516,9 @@ pub(crate) fn identity(spec: &DatasetSpec, builder: &str) -> String {
     });
     if let Some(licence) = &spec.licence {
         identity["licence"] = licence.as_str().into();
+    }
+    if statistics {
+        identity["statistics"] = statistics::FORMAT.into();
     }
     hex::encode(Sha256::digest(identity.to_string()))
 }

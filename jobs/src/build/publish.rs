@@ -296,16 +296,21 @@ impl Registry {
     /// Registers a whole folder of an earlier run, if every file in it is what its manifest says.
     pub(crate) fn adopt(&self, manifest: &Manifest, unchecked: &[String], monitor: &Monitor) -> Result<u64> {
         let place = self.place();
-        let shards: Vec<_> = manifest.splits.iter().flat_map(|split| &split.shards).collect();
-        let total = shards.iter().map(|shard| shard.bytes).sum();
+        let shards = manifest.splits.iter().flat_map(|split| &split.shards);
+        let shards = shards.map(|shard| (shard.location(&place), shard.bytes, &shard.sha256));
+        let files = manifest
+            .files
+            .iter()
+            .map(|file| (place.join(&file.path), file.bytes, &file.sha256));
+        let all: Vec<(Location, u64, &String)> = shards.chain(files).collect();
+        let total = all.iter().map(|(_, bytes, _)| bytes).sum();
         let meter = monitor.stage("verify", Unit::Bytes, Some(total));
-        upload::at_once(&shards, |shard| {
-            let at = shard.location(&place);
+        upload::at_once(&all, |(at, bytes, sha256)| {
             let found = match at.as_path() {
                 Some(path) => hex::encode(hash_file(&path, None, monitor)?.sha256),
-                None => upload::hash_remote(&at, shard.bytes, &meter, monitor)?,
+                None => upload::hash_remote(at, *bytes, &meter, monitor)?,
             };
-            if found != shard.sha256 {
+            if found != **sha256 {
                 return Err(Hinted::new(
                     format!("{at} is damaged: its SHA-256 is not the manifest's"),
                     "build it anew with `--overwrite`",

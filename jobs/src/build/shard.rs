@@ -21,11 +21,13 @@ use bytes::Bytes;
 use prep_catalog::fingerprint::{RECORD_KEY, SequenceHash};
 use prep_dataflow::{BoxError, Record, Shard, ShardSink, ShardWriter, SplitTotals, trace};
 use prep_formats::array_record::{WriteOptions, Writer};
+use prep_formats::statistics::Statistics;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::build::journal::{Entry, Journal};
 use crate::build::payload::{self, PartNames, Parts, Payloads};
+use crate::build::statistics::{ShardStatistics, part_path};
 use crate::builder::Extent;
 use crate::error::Carried;
 use crate::journal::Unfinished;
@@ -98,6 +100,8 @@ pub(crate) struct Shards {
     pub(crate) parts: Arc<PartNames>,
     /// Payloads that stayed in their sources; `None` where the graph carries whole records.
     pub(crate) payloads: Option<Arc<Payloads>>,
+    /// Where the statistics of shards come, and what is counted; `None` where nothing is.
+    pub(crate) counted: Option<(PathBuf, Statistics)>,
 }
 
 impl Shards {
@@ -118,8 +122,13 @@ impl Shards {
         let writer = Writer::new(file, self.options.clone().with_max_parallelism(Some(1)))
             .with_context(|| format!("could not write {}", path.display()))?;
         let totals = self.totals(shard);
+        let statistics = match &self.counted {
+            None => None,
+            Some((folder, prototype)) => Some(ShardStatistics::create(&part_path(folder, &name), prototype)?),
+        };
         Ok(ShardFile {
             writer,
+            statistics,
             unfinished: Unfinished(Some(path.clone())),
             path,
             journal: Arc::clone(&self.journal),
@@ -186,6 +195,7 @@ impl ShardSink for Shards {
 #[derive(Debug)]
 pub(crate) struct ShardFile {
     writer: Writer<Target>,
+    statistics: Option<ShardStatistics>,
     path: PathBuf,
     journal: Arc<Journal>,
     meter: Arc<Meter>,
@@ -238,6 +248,9 @@ impl ShardFile {
         self.summary.sequence_hash = self.hash.to_hex();
         self.summary.min_key = self.first_key.map(hex::encode);
         self.summary.max_key = self.last_key.map(hex::encode);
+        if let Some(statistics) = self.statistics {
+            statistics.finish(&self.summary.path, &self.hash)?;
+        }
         self.journal.add(&Entry::Shard(self.summary.clone()))?;
         self.unfinished.0 = None;
         let ShardSummary {
@@ -337,6 +350,9 @@ impl ShardFile {
             .write_and_hash(data, RECORD_KEY)
             .with_context(|| format!("could not write {}", self.path.display()))?;
         self.hash.push_hash(hash);
+        if let Some(statistics) = &mut self.statistics {
+            statistics.add(data, hash)?;
+        }
         self.summary.records += 1;
         self.summary.payload_bytes += data.len() as u64;
         self.first_key.get_or_insert(key);

@@ -159,7 +159,7 @@ impl Staging {
     /// journal and what it holds.
     pub(crate) fn prepare(&self, job: &str) -> Result<(Journal, Vec<Entry>)> {
         self.take_for(job)?;
-        for folder in [self.downloads(), self.spill(), self.out()] {
+        for folder in [self.downloads(), self.spill(), self.out(), self.statistics()] {
             std::fs::create_dir_all(&folder)
                 .with_context(|| format!("could not make the folder {}", folder.display()))?;
         }
@@ -270,6 +270,11 @@ impl Staging {
     pub(crate) fn out(&self) -> PathBuf {
         self.root.join("out")
     }
+
+    /// Statistics of the shards that were written.
+    pub(crate) fn statistics(&self) -> PathBuf {
+        self.root.join("statistics")
+    }
 }
 
 /// Makes the names in a folder durable.
@@ -320,7 +325,15 @@ mod tests {
         assert!(names(&staging.downloads()).is_empty());
         assert_eq!(
             names(staging.root()),
-            ["downloads", "job.json", "journal.jsonl", "lock", "out", "spill"]
+            [
+                "downloads",
+                "job.json",
+                "journal.jsonl",
+                "lock",
+                "out",
+                "spill",
+                "statistics"
+            ]
         );
     }
 

@@ -157,9 +157,12 @@ struct Task {
 pub(crate) fn send(out: &Path, manifest: &Manifest, place: &Place, monitor: &Monitor) -> Result<()> {
     let mut tasks = Vec::new();
     let shards = manifest.splits.iter().flat_map(|split| &split.shards);
-    let sums: std::collections::HashMap<&str, &str> = shards
-        .map(|shard| (shard.path.as_str(), shard.sha256.as_str()))
-        .collect();
+    let shards = shards.map(|shard| (shard.path.as_str(), shard.sha256.as_str()));
+    let files = manifest
+        .files
+        .iter()
+        .map(|file| (file.path.as_str(), file.sha256.as_str()));
+    let sums: std::collections::HashMap<&str, &str> = shards.chain(files).collect();
     let context = || format!("could not list {}", out.display());
     for entry in std::fs::read_dir(out).with_context(context)? {
         let entry = entry.with_context(context)?;
@@ -331,6 +334,7 @@ mod tests {
                 skipped: 0,
                 shards: vec![shard],
             }],
+            files: Vec::new(),
         };
         manifest.write(&Location::from_path(folder)).unwrap();
         manifest

@@ -50,6 +50,9 @@ pub(crate) struct Build {
     /// Takes sources whose size or SHA-256 is not the recipe's.
     #[arg(long)]
     no_checksum: bool,
+    /// Leaves out the statistics of features, and the search for examples that come more than once.
+    #[arg(long)]
+    no_statistics: bool,
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
@@ -132,6 +135,7 @@ fn arguments(args: &Build) -> Result<Vec<String>> {
         ("--catalog", args.catalog.clone()),
         ("--shards", args.shards.map(|shards| shards.to_string())),
         ("--no-checksum", args.no_checksum.then(String::new)),
+        ("--no-statistics", args.no_statistics.then(String::new)),
     ];
     for (flag, value) in flags {
         arguments.extend(value.map(|value| format!("{flag} {value}").trim_end().to_owned()));
@@ -153,6 +157,7 @@ fn request(args: &Build, builder: Arc<RecipeBuilder>) -> Result<BuildRequest> {
         .on_error(job.on_error)
         .overwrite(job.overwrite)
         .check_sums(!args.no_checksum)
+        .statistics(!args.no_statistics)
         .dry_run(job.dry_run)
         .explain(job.explain);
     request.catalog = args.catalog.clone();
@@ -242,11 +247,12 @@ mod tests {
             "--on-error",
             "skip:3",
             "--no-checksum",
+            "--no-statistics",
         ])
         .unwrap();
         assert_eq!((request.memory_bytes, request.shards), (64 << 20, Some(2)));
         assert_eq!(request.on_error, OnError::Skip(Some(3)));
-        assert!(!request.check_sums);
+        assert!(!request.check_sums && !request.statistics);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
 use clap::Args;
-use prep_catalog::manifest::{MANIFEST_FILE, Manifest, ShardManifest};
+use prep_catalog::manifest::{FileManifest, MANIFEST_FILE, Manifest, ShardManifest};
 use prep_formats::Error;
 use prep_formats::array_record::{self, VerifyOptions};
 use prep_formats::store::{self, Location, PositionedFile, ReadAt};
@@ -28,7 +28,7 @@ use crate::resources::default_workers;
 
 /// Checks every hash and checksum of files, folders or datasets.
 ///
-/// Goes on past damage and lists the records lost. A folder with Prep's manifest is compared with it as well: shards that are
+/// Goes on past damage and lists the records lost. A folder with Prep's manifest is compared with it as well: shards and files of statistics that are
 /// absent or have another SHA-256 are damaged. Of a dataset in place the user's files are looked at, and their indices. A dataset may lie in an object store. What is found whole is noted in a journal; after a run that was
 /// stopped, `--resume` passes over what is in it and has not changed since.
 ///
@@ -89,10 +89,33 @@ struct Lost {
 /// A file to look at, and what the manifest says about it.
 struct Task {
     place: Location,
-    expected: Option<ShardManifest>,
+    expected: Option<Expected>,
     /// Where the index of a TFRecord file is, of a dataset in place.
     index: Option<Location>,
     in_place: bool,
+}
+
+/// What a manifest says of a file.
+enum Expected {
+    Shard(ShardManifest),
+    /// A file without records.
+    Other(FileManifest),
+}
+
+impl Expected {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Shard(shard) => shard.bytes,
+            Self::Other(file) => file.bytes,
+        }
+    }
+
+    fn records(&self) -> u64 {
+        match self {
+            Self::Shard(shard) => shard.records,
+            Self::Other(_) => 0,
+        }
+    }
 }
 
 impl Task {
@@ -109,7 +132,7 @@ impl Task {
     fn size(&self) -> u64 {
         match (self.place.as_path(), &self.expected) {
             (Some(path), _) => fs::metadata(path).map_or(0, |metadata| metadata.len()),
-            (None, Some(shard)) => shard.bytes,
+            (None, Some(expected)) => expected.bytes(),
             (None, None) => 0,
         }
     }
@@ -144,7 +167,7 @@ pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
         let found = verify_dataset::resolve(&target, args.at.catalog.as_deref())?;
         match found.folder.as_path() {
             Some(folder) => tasks.extend(tasks_of(&folder)?),
-            None => tasks.extend(shards_of(found.manifest, &found.folder)),
+            None => tasks.extend(files_of(found.manifest, &found.folder)),
         }
     }
     let journal = VerifyJournal::open(args.resume.as_deref(), args.quick, &args.targets)?;
@@ -201,12 +224,10 @@ fn print(report: &Report, json: bool, global: &Global) -> anyhow::Result<()> {
         writeln!(output)?;
     } else if report.ok {
         if !global.quiet {
-            writeln!(
-                output,
-                "ok       {}  {} records",
-                report.path,
-                report.records.unwrap_or(0)
-            )?;
+            let records = report
+                .records
+                .map_or(String::new(), |records| format!("  {records} records"));
+            writeln!(output, "ok       {}{records}", report.path)?;
         }
     } else {
         for lost in &report.damaged {
@@ -241,22 +262,30 @@ fn print(report: &Report, json: bool, global: &Global) -> anyhow::Result<()> {
 /// The record files of a folder, in the order of their paths.
 pub(crate) fn record_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let tasks = tasks_of(folder)?.into_iter();
-    Ok(tasks.filter_map(|task| task.place.as_path()).collect())
+    let files = tasks.filter(|task| !matches!(task.expected, Some(Expected::Other(_))));
+    Ok(files.filter_map(|task| task.place.as_path()).collect())
 }
 
-/// The shards of a version.
-fn shards_of(manifest: Manifest, folder: &Location) -> impl Iterator<Item = Task> {
+/// The files of a version that its manifest has the SHA-256 of.
+fn files_of(manifest: Manifest, folder: &Location) -> impl Iterator<Item = Task> {
     let in_place = manifest.in_place;
     let shards = manifest.splits.into_iter().flat_map(|split| split.shards);
-    shards.map(move |shard| Task {
+    let shards = shards.map(move |shard| Task {
         place: shard.location(folder),
         index: shard.index.as_ref().map(|index| folder.join(&index.path)),
-        expected: Some(shard),
+        expected: Some(Expected::Shard(shard)),
         in_place,
-    })
+    });
+    let others = manifest.files.into_iter();
+    shards.chain(others.map(|file| Task {
+        place: folder.join(&file.path),
+        index: None,
+        expected: Some(Expected::Other(file)),
+        in_place: false,
+    }))
 }
 
-/// The record files of a folder, in the order of their paths; with a manifest, its shards as well, present or not.
+/// The record files of a folder, in the order of their paths; with a manifest, its files as well, present or not.
 fn tasks_of(folder: &Path) -> anyhow::Result<Vec<Task>> {
     let mut tasks: BTreeMap<PathBuf, Task> = BTreeMap::new();
     let mut is_described = false;
@@ -274,7 +303,7 @@ fn tasks_of(folder: &Path) -> anyhow::Result<Vec<Task>> {
                 let text = fs::read(&path).with_context(context)?;
                 let manifest: Manifest = serde_json::from_slice(&text).with_context(context)?;
                 is_described = true;
-                for task in shards_of(manifest, &Location::from_path(&folder)) {
+                for task in files_of(manifest, &Location::from_path(&folder)) {
                     let path = task.place.as_path();
                     tasks.insert(path.unwrap_or_else(|| task.place.to_string().into()), task);
                 }
@@ -339,7 +368,10 @@ fn verify_or_pass(task: &Task, look: &Look<'_>) -> anyhow::Result<Report> {
         report.resumed = true;
         return Ok(report);
     }
-    let found = verify_file(task, look)?;
+    let found = match &task.expected {
+        Some(Expected::Other(file)) => return verify_other(&task.place, file, look),
+        _ => verify_file(task, look)?,
+    };
     // A file that changed while it was read is not noted.
     if found.ok
         && let (Some(records), Some(stamp)) = (found.records, stamp)
@@ -360,10 +392,10 @@ fn verify_file(task: &Task, look: &Look<'_>) -> anyhow::Result<Report> {
     };
     let (source, kind): (Arc<dyn ReadAt>, Kind) = match task.place.as_path() {
         Some(path) => {
-            if let Some(shard) = &task.expected
+            if let Some(expected) = &task.expected
                 && !path.exists()
             {
-                return Ok(absent(&name, shard));
+                return Ok(absent(&name, expected));
             }
             // Read, not mapped: memory stays small whatever the file's size, and a file cut meanwhile is an error.
             let kind = known.map_or_else(|| kind(&path), Ok)?;
@@ -372,7 +404,7 @@ fn verify_file(task: &Task, look: &Look<'_>) -> anyhow::Result<Report> {
         None => match store::open(&task.place) {
             Ok(source) => (source, known.unwrap_or(Kind::ArrayRecord)),
             Err(error) => match &task.expected {
-                Some(shard) if is_absent(&error) => return Ok(absent(&name, shard)),
+                Some(expected) if is_absent(&error) => return Ok(absent(&name, expected)),
                 _ => return Err(error.into()),
             },
         },
@@ -398,7 +430,7 @@ fn verify_file(task: &Task, look: &Look<'_>) -> anyhow::Result<Report> {
         }
         Kind::TfRecord => verify_tfrecord(&*source, look)?,
     };
-    if let Some(shard) = &task.expected {
+    if let Some(Expected::Shard(shard)) = &task.expected {
         compare(&*source, shard, look.quick, task.in_place, &mut found)?;
         if let (Some(at), true) = (&task.index, found.ok) {
             compare_index(at, &*source, shard, &mut found)?;
@@ -407,9 +439,53 @@ fn verify_file(task: &Task, look: &Look<'_>) -> anyhow::Result<Report> {
     Ok(found)
 }
 
-fn absent(name: &str, shard: &ShardManifest) -> Report {
+/// Compares a file without records with the manifest: its size, and unless the look is a quick one its SHA-256.
+fn verify_other(place: &Location, file: &FileManifest, look: &Look<'_>) -> anyhow::Result<Report> {
+    let name = place.to_string();
+    let Some(bytes) = store::size_of_file(place)? else {
+        return Ok(absent(&name, &Expected::Other(file.clone())));
+    };
+    look.meter.add(bytes);
+    let damaged = |reason: String| Ok(report(&name, None, vec![lost(0..0, 0, reason)]));
+    if bytes != file.bytes {
+        return damaged(format!(
+            "the file has {bytes} bytes, the manifest says {}",
+            file.bytes
+        ));
+    }
+    if !look.quick {
+        let source: Arc<dyn ReadAt> = match place.as_path() {
+            Some(path) => Arc::new(PositionedFile::open(path)?),
+            None => store::open(place)?,
+        };
+        let digest = hash(&*source)?;
+        if digest != file.sha256 {
+            return damaged(format!(
+                "the file has the SHA-256 {digest}, the manifest says {}",
+                file.sha256
+            ));
+        }
+    }
+    Ok(report(&name, None, Vec::new()))
+}
+
+/// The SHA-256 of a file, hex.
+fn hash(source: &dyn ReadAt) -> anyhow::Result<String> {
+    let (mut hasher, mut buffer) = (Sha256::new(), vec![0; HASH_BYTES]);
+    let mut offset = 0;
+    while offset < source.len() {
+        let count = (source.len() - offset).min(HASH_BYTES as u64);
+        let block = &mut buffer[..count as usize];
+        source.read_at(offset, block)?;
+        hasher.update(&*block);
+        offset += count;
+    }
+    Ok(hex::encode(hasher.finalize()))
+}
+
+fn absent(name: &str, expected: &Expected) -> Report {
     let reason = "the file is absent, but the manifest lists it".to_string();
-    report(name, None, vec![lost(0..shard.records, 0, reason)])
+    report(name, None, vec![lost(0..expected.records(), 0, reason)])
 }
 
 fn is_absent(error: &Error) -> bool {
@@ -448,16 +524,7 @@ fn compare(
         }
         return Ok(());
     }
-    let (mut hasher, mut buffer) = (Sha256::new(), vec![0; HASH_BYTES]);
-    let mut offset = 0;
-    while offset < source.len() {
-        let count = (source.len() - offset).min(HASH_BYTES as u64);
-        let block = &mut buffer[..count as usize];
-        source.read_at(offset, block)?;
-        hasher.update(&*block);
-        offset += count;
-    }
-    let digest = hex::encode(hasher.finalize());
+    let digest = hash(source)?;
     if digest != shard.sha256 || found.records != Some(shard.records) {
         let reason = format!(
             "the file has {} records and the SHA-256 {digest}, the manifest says {} and {}: it is another file, whole in itself{advice}",

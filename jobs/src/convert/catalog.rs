@@ -201,6 +201,7 @@ impl Registry {
                 })
                 .collect(),
             splits: described,
+            files: Vec::new(),
         };
         for (name, text) in features.to_files() {
             write_synced(&out.join(name), text.as_bytes())?;

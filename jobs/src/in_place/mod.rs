@@ -49,7 +49,11 @@ const JOURNAL_FILE: &str = "files.jsonl";
 pub fn register_in_place(request: &BuildRequest, builder: &RecipeBuilder) -> Result<BuildOutcome> {
     refuse(request)?;
     // As for a build, the recipe's words count, and not what its patterns stand for.
-    let recipe_sha256 = build::identity(builder.spec(), &format!("in place: {}", builder.identity()));
+    let recipe_sha256 = build::identity(
+        builder.spec(),
+        &format!("in place: {}", builder.identity()),
+        false,
+    );
     let Some(builder) = builder.found(&request.from)? else {
         return Err(Hinted::new(
             "this cannot be registered in place: its reader makes records of its own",
@@ -376,6 +380,7 @@ impl Job<'_> {
             in_place: true,
             sources: sources.collect(),
             splits,
+            files: Vec::new(),
         })
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use prep_catalog::IndexManifest;
+use prep_catalog::FileManifest;
 use prep_catalog::fingerprint::SequenceHash;
 use prep_formats::array_record::{StreamOptions, StreamReader};
 use prep_formats::columns::{Batch, BatchDecoder, Images};
@@ -41,7 +41,7 @@ pub(super) struct Facts {
     pub(super) records: u64,
     pub(super) payload_bytes: u64,
     pub(super) sequence_hash: String,
-    pub(super) index: Option<IndexManifest>,
+    pub(super) index: Option<FileManifest>,
 }
 
 /// A text that changes when the file does.
@@ -229,7 +229,7 @@ fn read_tfrecord(bytes: &mut Hashed<'_>, tally: &mut Tally<'_, '_>) -> Result<tf
     Ok(index.finish())
 }
 
-fn write_index(bytes: &[u8], path: &Path) -> Result<IndexManifest> {
+fn write_index(bytes: &[u8], path: &Path) -> Result<FileManifest> {
     let name = path
         .file_name()
         .unwrap_or_default()
@@ -241,7 +241,7 @@ fn write_index(bytes: &[u8], path: &Path) -> Result<IndexManifest> {
             file.sync_all()
         })
         .with_context(|| format!("could not write {}", path.display()))?;
-    Ok(IndexManifest {
+    Ok(FileManifest {
         path: name,
         bytes: bytes.len() as u64,
         sha256: hex::encode(Sha256::digest(bytes)),

@@ -42,6 +42,29 @@ pub fn kill_after(mut command: Command, time: Duration) {
     let _ = child.wait();
 }
 
+/// Runs a command to its end, and gives the most memory that it had resident, in MiB.
+///
+/// # Panics
+/// If it does not start, or fails.
+#[track_caller]
+pub fn peak_mib(mut command: Command) -> u64 {
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut child = child.expect("the command starts");
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    loop {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let found = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+        peak = peak.max(found.unwrap_or(0));
+        if let Some(status) = child.try_wait().expect("a child can be asked about") {
+            assert!(status.success(), "the command failed: {status}");
+            return peak / 1024;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// Whose child a process is; `None` where it does not run any more.
 pub fn running(id: u32) -> Option<u32> {
     // As in `17 (a name) S 16 ...`, `Z` for one that has ended, and that nobody has asked about.
