@@ -10,7 +10,7 @@ use prep_formats::array_record::{Reader, Scratch, WriteOptions, Writer};
 use prep_formats::example::{Example, FeatureList};
 use prep_formats::tfrecord::{self, Compression};
 use prep_jobs::convert::{ConvertRequest, ConvertStatus, Dedup, Order, Shards, convert};
-use prep_testing::process::{free_hosts, kill_after, member};
+use prep_testing::process::{free_hosts, kill_after, member, peak_mib};
 use prep_testing::server::{Fault, FileServer};
 use prep_testing::{Noise, Prep, SmallDisk, assert_same_folder, folder_digest, temp_dir};
 
