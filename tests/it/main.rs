@@ -10,5 +10,6 @@ mod export;
 mod faults;
 mod files;
 mod imagenet;
+mod in_place;
 mod load;
 mod statistics;
