@@ -454,3 +454,64 @@ def test_azure_by_its_emulator(prep_command, tmp_path):
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait()
+
+
+def test_files_in_a_bucket_are_registered_in_place(store, tmp_path):
+    """TFRecord and ArrayRecord files in S3: registered where they lie, read from there, in a catalog there or here; never deleted."""
+    import tensorflow as tf
+
+    rows = [f"row {number} {'x' * (number % 5)}" for number in range(90)]
+
+    def example(number):
+        features = {
+            "n": tf.train.Feature(int64_list=tf.train.Int64List(value=[number])),
+            "text": tf.train.Feature(bytes_list=tf.train.BytesList(value=[rows[number].encode()])),
+        }
+        return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+    for part in range(3):
+        path = tmp_path / f"part {part}.tfrecord"
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for number in range(30 * part, 30 * part + 30):
+                writer.write(example(number))
+        store.put(f"raw/part{part}.tfrecord", path.read_bytes())
+        # One that lies in the catalog itself, and so moves with it.
+        if part == 0:
+            store.put("catalog/raw/part0.tfrecord", path.read_bytes())
+    features = '[features.n]\nkind = "scalar"\ndtype = "int64"\n[features.text]\nkind = "text"\n'
+
+    def register(name, url, *arguments, code=0):
+        recipe = tmp_path / f"{name}.toml"
+        recipe.write_text(f'format = 1\nname = "{name}"\n[[sources]]\nurl = "{url}"\n[reader]\nkind = "tfrecord"\n{features}')
+        return store.run("register", recipe, "--in-place", "-q", *arguments, code=code)
+
+    local = ["--catalog", tmp_path / "catalog"]
+    before = {key: store.get(key) for key in store.keys("raw/")}
+    register("bucket", f"s3://{store.bucket}/raw/*.tfrecord")
+    register("bucket", f"s3://{store.bucket}/raw/*.tfrecord", *local)
+    register("inside", f"{store.catalog}/raw/part0.tfrecord")
+    manifest = json.loads(store.get("catalog/data/inside/1.0.0/prep_manifest.json"))
+    assert manifest["in_place"] and manifest["splits"][0]["shards"][0]["path"] == "../../../raw/part0.tfrecord"
+    for name, count, more in [("bucket", 90, []), ("bucket", 90, local), ("inside", 30, [])]:
+        texts = [base64.b64decode(row["features"]["text"]["data"]).decode() for row in store.json("cat", name, *more)]
+        assert texts == rows[:count]
+        assert all(report["ok"] for report in store.json("verify", name, *more))
+        store.proxy.counts()
+        store.run("load", name, "--batch", "32", "--seed", "1", *more)
+        gets = [path for method, path in store.proxy.counts() if method == "GET" and "/raw/" in path]
+        # One to open each file, and one for the records of a batch that are near each other.
+        assert len(gets) <= 4 * 3 * 2, gets
+    fingerprints = {store.json("show", "bucket", *more)[0]["fingerprint"] for more in ([], local)}
+    assert len(fingerprints) == 1
+    # A file that is put anew with other bytes is named.
+    store.put("raw/part1.tfrecord", before["raw/part1.tfrecord"][:-20])
+    failed = store.run("load", "bucket", "--batch", "32", code=1)
+    assert "raw/part1.tfrecord" in failed.errors and "register it again" in failed.errors
+    assert [report["ok"] for report in store.json("verify", "bucket", code=1)].count(False) == 1
+    store.put("raw/part1.tfrecord", before["raw/part1.tfrecord"])
+    store.run("rm", "bucket")
+    store.run("gc", "--older-than", "0s", "--delete")
+    assert not store.keys("catalog/data/bucket")
+    assert {key: store.get(key) for key in store.keys("raw/")} == before
+    failed = register("none", f"s3://{store.bucket}/raw/*.nothing", code=1)
+    assert "no file fits" in failed.errors
