@@ -207,6 +207,9 @@ impl Layout {
     }
 }
 
+/// ArrayRecord options of shards, unless others are asked for.
+pub(crate) const DEFAULT_OPTIONS: &str = "group_size:1,zstd:3";
+
 /// What a builder makes, and from what.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -264,7 +267,7 @@ impl DatasetSpec {
             features,
             splits: Vec::new(),
             sources: Vec::new(),
-            options: "group_size:1,zstd:3".to_owned(),
+            options: DEFAULT_OPTIONS.to_owned(),
         }
     }
 

@@ -1,6 +1,8 @@
 """Our data sources under the real Grain."""
 
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -36,6 +38,20 @@ def test_is_a_random_access_data_source():
             source[key]
     with pytest.raises(IndexError):
         source[60]
+
+
+def test_files_in_place_give_what_a_build_gives(tmp_path):
+    """The shards of a build, registered where they lie: Grain reads them by the other name in the same order."""
+    built = prep.open("cifar10")
+    recipe = tmp_path / "there.toml"
+    recipe.write_text(f'format = 1\nname = "there"\n[[sources]]\npath = "{built.path}"\n[reader]\nkind = "tfds"\n')
+    command = [sys.executable, "-m", "prep", "register", str(recipe), "--in-place", "-q"]
+    subprocess.run(command, check=True)
+    ours = prep.open("there")
+    assert (ours.fingerprint, len(ours)) == (built.fingerprint, len(built))
+    shuffled = [list(grain.MapDataset.source(DataSource(name)).shuffle(seed=3)) for name in ("there", "cifar10")]
+    assert [element["id"] for element in shuffled[0]] == [element["id"] for element in shuffled[1]]
+    np.testing.assert_array_equal(shuffled[0][7]["image"], shuffled[1][7]["image"])
 
 
 @pytest.mark.parametrize("split", ["train", "test[10:25]"])

@@ -458,60 +458,66 @@ def test_azure_by_its_emulator(prep_command, tmp_path):
 
 def test_files_in_a_bucket_are_registered_in_place(store, tmp_path):
     """TFRecord and ArrayRecord files in S3: registered where they lie, read from there, in a catalog there or here; never deleted."""
-    import tensorflow as tf
+    local = ["--catalog", tmp_path / "catalog"]
+    version = store.build("mnist", *local)["version"]
+    folders = {}
+    for form in ["tfrecord", "array_record"]:
+        arguments = ["export", "mnist", tmp_path / form, "--tfds", "--shards", "3", "--file-format", form]
+        store.run(*arguments, *local)
+        folders[form] = tmp_path / form / "mnist" / version
+        for path in folders[form].iterdir():
+            store.put(f"raw/{form}/{path.name}", path.read_bytes())
+    # One that lies in the catalog itself, and so moves with it.
+    inside = next(path for path in folders["tfrecord"].iterdir() if "train.tfrecord-00001" in path.name)
+    store.put("catalog/raw/part.tfrecord", inside.read_bytes())
+    before = {key: store.get(key) for key in store.keys("raw/")}
 
-    rows = [f"row {number} {'x' * (number % 5)}" for number in range(90)]
-
-    def example(number):
-        features = {
-            "n": tf.train.Feature(int64_list=tf.train.Int64List(value=[number])),
-            "text": tf.train.Feature(bytes_list=tf.train.BytesList(value=[rows[number].encode()])),
-        }
-        return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-
-    for part in range(3):
-        path = tmp_path / f"part {part}.tfrecord"
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for number in range(30 * part, 30 * part + 30):
-                writer.write(example(number))
-        store.put(f"raw/part{part}.tfrecord", path.read_bytes())
-        # One that lies in the catalog itself, and so moves with it.
-        if part == 0:
-            store.put("catalog/raw/part0.tfrecord", path.read_bytes())
-    features = '[features.n]\nkind = "scalar"\ndtype = "int64"\n[features.text]\nkind = "text"\n'
-
-    def register(name, url, *arguments, code=0):
+    def register(name, url, kind, *arguments, more="", code=0):
         recipe = tmp_path / f"{name}.toml"
-        recipe.write_text(f'format = 1\nname = "{name}"\n[[sources]]\nurl = "{url}"\n[reader]\nkind = "tfrecord"\n{features}')
+        recipe.write_text(f'format = 1\nname = "{name}"\n[[sources]]\nurl = "{url}"\n[reader]\nkind = "{kind}"\n{more}')
         return store.run("register", recipe, "--in-place", "-q", *arguments, code=code)
 
-    local = ["--catalog", tmp_path / "catalog"]
-    before = {key: store.get(key) for key in store.keys("raw/")}
-    register("bucket", f"s3://{store.bucket}/raw/*.tfrecord")
-    register("bucket", f"s3://{store.bucket}/raw/*.tfrecord", *local)
-    register("inside", f"{store.catalog}/raw/part0.tfrecord")
+    features = (
+        '[features.image]\nkind = "image"\nshape = [28, 28, 1]\n[features.label]\nkind = "class_label"\nnum_classes = 10\n'
+        '[[splits]]\nname = "train"\nfiles = ["**/*-train.*"]\n[[splits]]\nname = "test"\nfiles = ["**/*-test.*"]\n'
+    )
+    raw = f"s3://{store.bucket}/raw"
+    wanted = store.json("show", "mnist", *local)[0]["fingerprint"]
+    for catalog in [[], local]:
+        register("tf", f"{raw}/tfrecord", "tfds", *catalog)
+        register("ar", f"{raw}/array_record", "tfds", *catalog)
+        register("files", f"{raw}/tfrecord/*.tfrecord-*", "tfrecord", *catalog, more=features)
+        for name in ["tf", "ar", "files"]:
+            assert store.json("show", name, *catalog)[0]["fingerprint"] == wanted, name
+            for split in ["train", "test"]:
+                rows = store.json("cat", name, "--split", split, "--digest", *catalog)
+                assert rows == store.json("cat", "mnist", "--split", split, "--digest", *local)
+            orders = [store.run("load", which, "--batch", "7", "--seed", "3", "--indices", *at).out
+                      for which, at in [(name, catalog), ("mnist", local)]]
+            assert orders[0] == orders[1]
+            store.proxy.counts()
+            store.run("load", name, "--batch", "32", "--seed", "1", *catalog)
+            gets = [path for method, path in store.proxy.counts() if method == "GET" and "/raw/" in path]
+            # Not one for each of 120 records.
+            assert 0 < len(gets) <= 40, gets
+            assert all(report["ok"] for report in store.json("verify", name, *catalog))
+    register("inside", f"{store.catalog}/raw/part.tfrecord", "tfrecord", more=features.split("[[splits]]")[0])
     manifest = json.loads(store.get("catalog/data/inside/1.0.0/prep_manifest.json"))
-    assert manifest["in_place"] and manifest["splits"][0]["shards"][0]["path"] == "../../../raw/part0.tfrecord"
-    for name, count, more in [("bucket", 90, []), ("bucket", 90, local), ("inside", 30, [])]:
-        texts = [base64.b64decode(row["features"]["text"]["data"]).decode() for row in store.json("cat", name, *more)]
-        assert texts == rows[:count]
-        assert all(report["ok"] for report in store.json("verify", name, *more))
-        store.proxy.counts()
-        store.run("load", name, "--batch", "32", "--seed", "1", *more)
-        gets = [path for method, path in store.proxy.counts() if method == "GET" and "/raw/" in path]
-        # One to open each file, and one for the records of a batch that are near each other.
-        assert len(gets) <= 4 * 3 * 2, gets
-    fingerprints = {store.json("show", "bucket", *more)[0]["fingerprint"] for more in ([], local)}
-    assert len(fingerprints) == 1
+    assert manifest["in_place"] and manifest["splits"][0]["shards"][0]["path"] == "../../../raw/part.tfrecord"
+    assert len(store.json("cat", "inside")) == 40
     # A file that is put anew with other bytes is named.
-    store.put("raw/part1.tfrecord", before["raw/part1.tfrecord"][:-20])
-    failed = store.run("load", "bucket", "--batch", "32", code=1)
-    assert "raw/part1.tfrecord" in failed.errors and "register it again" in failed.errors
-    assert [report["ok"] for report in store.json("verify", "bucket", code=1)].count(False) == 1
-    store.put("raw/part1.tfrecord", before["raw/part1.tfrecord"])
-    store.run("rm", "bucket")
+    key = f"raw/tfrecord/{inside.name}"
+    store.put(key, before[key][:-20])
+    for name in ["tf", "files"]:
+        failed = store.run("load", name, "--batch", "32", code=1)
+        assert key in failed.errors and "register it again" in failed.errors
+        assert [report["ok"] for report in store.json("verify", name, code=1)].count(False) == 1
+    store.put(key, before[key])
+    for name in ["tf", "files"]:
+        store.run("rm", name)
     store.run("gc", "--older-than", "0s", "--delete")
-    assert not store.keys("catalog/data/bucket")
+    assert not store.keys("catalog/data/tf/") and not store.keys("catalog/data/files/")
+    assert store.keys("catalog/data/ar/")
     assert {key: store.get(key) for key in store.keys("raw/")} == before
-    failed = register("none", f"s3://{store.bucket}/raw/*.nothing", code=1)
+    failed = register("none", f"{raw}/*.nothing", "tfrecord", code=1)
     assert "no file fits" in failed.errors

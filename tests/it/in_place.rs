@@ -387,6 +387,18 @@ fn files_in_place_load_as_a_build_of_the_same_records_does() {
         assert_eq!(home.rows(name, "train"), home.rows("cifar10", "train"), "{name}");
         assert_eq!(home.prep.run(["diff", "cifar10", name]).expect(0).code, 0);
     }
+    // Another folder of TFDS: written anew, as the files are not ours to link to.
+    for (name, more) in [("tf", &[][..]), ("ar", &["--file-format", "tfrecord"][..])] {
+        let to = home.path(&format!("exported-{name}"));
+        let arguments = ["export", name, to.to_str().unwrap(), "-q", "--tfds"];
+        home.prep.run(arguments.iter().chain(more)).expect(0);
+        let to = to.join(name).join("1.0.0");
+        let read = ["cat", to.to_str().unwrap(), "--split", "train", "--json"];
+        assert_eq!(
+            home.prep.run(read).expect(0).stdout,
+            home.rows("cifar10", "train")
+        );
+    }
     // An index takes under 3 bytes a record.
     let index = home.manifest("tf")["splits"][0]["shards"][0]["index"].clone();
     assert!(index["bytes"].as_u64().unwrap() < 3 * 100 + 100, "{index}");

@@ -42,6 +42,7 @@ use sha2::{Digest, Sha256};
 
 use crate::build::publish::hinted;
 use crate::build::staging::{STAGING_FOLDER, Staging, remove_files};
+use crate::builder::DEFAULT_OPTIONS;
 use crate::convert::{in_parallel, write_synced};
 use crate::error::{Hinted, Usage, find};
 pub(crate) use crate::export::manifest::MANIFEST_FILE;
@@ -431,6 +432,8 @@ impl Export {
         let request = &self.request;
         let is_direct = request.form == Form::Tfds
             && is_whole
+            // Files in place are their owner's, who may change them, and need not be ArrayRecord.
+            && !self.found.manifest.in_place
             && records > 0
             && request.shards.is_none()
             && request.file_format == FileFormat::ArrayRecord;
@@ -968,7 +971,12 @@ impl Job<'_> {
         let mut writer = match (self.table, export.request.file_format) {
             (Some(table), _) => Writer::Parquet(Box::new(ParquetWriter::new(sink, &export.features, table)?)),
             (None, FileFormat::ArrayRecord) => {
-                let options = WriteOptions::parse(&task.split.from.options)?.with_max_parallelism(Some(1));
+                let options = match task.split.from.options.as_str() {
+                    // Files in place were written by others.
+                    "" => DEFAULT_OPTIONS,
+                    options => options,
+                };
+                let options = WriteOptions::parse(options)?.with_max_parallelism(Some(1));
                 Writer::ArrayRecord(Box::new(
                     array_record::Writer::new(sink, options)?.with_name(shown),
                 ))

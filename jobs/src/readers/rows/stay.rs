@@ -8,7 +8,7 @@ use prep_formats::features::Features;
 use prep_formats::store::{self, Location};
 use url::Url;
 
-use crate::builder::{DatasetSpec, Layout, SourcePlace};
+use crate::builder::{DEFAULT_OPTIONS, DatasetSpec, Layout, SourcePlace};
 use crate::error::Hinted;
 use crate::fetch;
 use crate::readers::rows::file::{folder_of, is_packed};
@@ -114,7 +114,7 @@ fn obstacle(spec: &RowsSpec, dataset: &DatasetSpec) -> Option<(String, String)> 
             build,
         );
     }
-    if dataset.options != DatasetSpec::new("", "", Features::default()).options {
+    if dataset.options != DEFAULT_OPTIONS {
         return because(
             format!(
                 "`[output]` asks for shards with {}, and none are written",
