@@ -107,7 +107,9 @@ class Store:
 
     def ask(self, method, path, data=None):
         url = f"{self.proxy.url}/{self.bucket}{path}"
-        with urllib.request.urlopen(urllib.request.Request(url, method=method, data=data, headers=SIGNED)) as reply:
+        # Without a type it would be a form, whose body moto takes for itself.
+        headers = {**SIGNED, "Content-Type": "application/octet-stream"}
+        with urllib.request.urlopen(urllib.request.Request(url, method=method, data=data, headers=headers)) as reply:
             return reply.read()
 
     def keys(self, prefix=""):
