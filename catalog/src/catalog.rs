@@ -165,6 +165,7 @@ pub struct Build<'a> {
     flags: BTreeMap<String, String>,
     overwrite: bool,
     kind: Kind,
+    base: Option<(String, String)>,
 }
 
 /// Which entry a build makes.
@@ -207,6 +208,7 @@ impl<'a> Build<'a> {
                 true => Kind::Register,
                 false => Kind::Build,
             },
+            base: None,
         }
     }
 
@@ -214,6 +216,13 @@ impl<'a> Build<'a> {
     #[must_use]
     pub fn appended(mut self) -> Self {
         self.kind = Kind::Append;
+        self
+    }
+
+    /// It shares shards of this version, which has to have this manifest still: one that has been replaced in its folder has other shards.
+    #[must_use]
+    pub fn shares_with(mut self, version: &str, manifest_sha256: &str) -> Self {
+        self.base = Some((version.to_string(), manifest_sha256.to_string()));
         self
     }
 
@@ -618,6 +627,15 @@ impl Catalog {
                 if !build.overwrite {
                     return Err(self.conflict(&dataset, &found.record, &record));
                 }
+            }
+            if let Some((version, sha256)) = &build.base
+                && let Some(found) = state.version(version)
+                && found.record.manifest_sha256 != *sha256
+            {
+                return Err(Error::Refused(format!(
+                    "version {version}, whose shards version {} shares, has been replaced meanwhile: give the same command again",
+                    record.version
+                )));
             }
             let record = record.clone();
             Ok(Some(match build.kind {

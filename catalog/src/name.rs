@@ -254,6 +254,22 @@ impl Version {
     pub fn parse(text: &str) -> Result<Self> {
         text.parse()
     }
+
+    /// `1.2.3` becomes `1.2.4`; `None` where there is no greater number.
+    pub fn next_patch(self) -> Option<Self> {
+        let patch = self.patch.checked_add(1)?;
+        Some(Self { patch, ..self })
+    }
+
+    /// `1.2.3` becomes `1.3.0`; `None` where there is no greater number.
+    pub fn next_minor(self) -> Option<Self> {
+        let minor = self.minor.checked_add(1)?;
+        Some(Self {
+            minor,
+            patch: 0,
+            ..self
+        })
+    }
 }
 
 impl FromStr for Version {
@@ -288,6 +304,15 @@ impl fmt::Display for Version {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn versions_follow_each_other() {
+        let version = Version::parse("1.2.9").unwrap();
+        assert_eq!(version.next_patch().unwrap().to_string(), "1.2.10");
+        assert_eq!(version.next_minor().unwrap().to_string(), "1.3.0");
+        let last = Version::parse(&format!("1.{0}.{0}", u64::MAX)).unwrap();
+        assert_eq!((last.next_patch(), last.next_minor()), (None, None));
+    }
 
     #[test]
     fn all_forms_parse_and_print_the_same() {

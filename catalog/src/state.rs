@@ -238,10 +238,17 @@ impl State {
     /// Checks that a version which comes in neither changes the files of another one nor relies on files that go away.
     fn check_folders(&self, record: &VersionRecord) -> Result<()> {
         let same_data = |other: &VersionState| other.record.manifest_sha256 == record.manifest_sha256;
-        let replaced = self.version(&record.version);
-        if let Some(old) = replaced.filter(|old| old.record.path == record.path && !same_data(old)) {
+        let in_place = self
+            .version(&record.version)
+            .filter(|old| old.record.path == record.path);
+        // Also of a version that was removed the folder may be in use.
+        let changes = match in_place {
+            Some(old) => !same_data(old),
+            None => record.staged_path.is_some(),
+        };
+        if changes {
             let users: Vec<String> = self
-                .users_of(&old.record.path)
+                .users_of(&record.path)
                 .into_iter()
                 .filter(|user| *user != record.version)
                 .collect();
@@ -398,7 +405,13 @@ mod tests {
         );
         changes.extend([remove("1.0.0"), remove("3.0.0")]);
         // What describes files in place goes; they themselves are in no folder of the catalog's.
-        assert_eq!(garbage(&fold(&changes)), ["d/3.0.0"]);
+        let state = fold(&changes);
+        assert_eq!(garbage(&state), ["d/3.0.0"]);
+        // Nor when the version itself is gone. What lies there may come back.
+        let mut again = in_folder("1.0.0", 9, "d/1.0.0", &[]);
+        assert!(state.check(&Change::Build(again.clone())).is_ok());
+        again.staged_path = Some("d/.staging/1.0.0".into());
+        assert!(state.check(&Change::Build(again)).is_err());
         changes.pop();
         changes.push(remove("1.1.0"));
         let state = fold(&changes);

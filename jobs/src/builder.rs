@@ -54,11 +54,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use prep_catalog::manifest::SourceManifest;
 use prep_formats::features::Features;
 use prep_formats::value::Value;
 use url::Url;
 
 use crate::archive::{Section, Stream};
+use crate::fetch::Checksum;
 use crate::monitor::{Meter, Monitor};
 use crate::tfds::Key;
 
@@ -150,10 +152,12 @@ pub trait Builder: Send + Sync {
     /// What only the sources tell, such as the types of columns: a text for [`with_learned`](Self::with_learned), the same for any number
     /// of threads. `None` where the spec is complete as it is.
     ///
+    /// `known` has for each source what an earlier version has learnt of it; it may be empty.
+    ///
     /// # Errors
     /// The sources are unusable, or do not tell.
-    fn learn(&self, sources: &[Source], workers: usize) -> Result<Option<String>> {
-        let _ = (sources, workers);
+    fn learn(&self, sources: &[Source], known: &[Option<Known>], workers: usize) -> Result<Option<String>> {
+        let _ = (sources, known, workers);
         Ok(None)
     }
 
@@ -166,10 +170,62 @@ pub trait Builder: Send + Sync {
         anyhow::bail!("this builder learns nothing from its sources")
     }
 
+    /// What decides what is made of each source, once all is learnt: a later version takes over the shards of sources for which it is the same. Only for
+    /// the layout by source, where shards depend on nothing else; `None` where that cannot be told. `sums` are those of the sources.
+    ///
+    /// # Errors
+    /// A source is of no split, or of two.
+    fn making(&self, sums: &[Checksum]) -> Result<Option<Making>> {
+        let _ = sums;
+        Ok(None)
+    }
+
+    /// The recipe's text, where there is one: it is kept beside shards that a later version may take over.
+    fn recipe_text(&self) -> Option<&str> {
+        None
+    }
+
+    /// The same builder, of which the files are known, with the sources of an earlier version before its own, as far as it had not the same: those are taken
+    /// over, and not read. `None` where that is not possible.
+    ///
+    /// # Errors
+    /// A source of the earlier version cannot be taken over.
+    fn added_to(&self, earlier: &[SourceManifest]) -> Result<Option<Arc<dyn Builder>>> {
+        let _ = earlier;
+        Ok(None)
+    }
+
     /// What the user should know of the result, once all is learnt.
     fn notes(&self) -> Option<String> {
         None
     }
+}
+
+/// What an earlier version has learnt of a source.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// As [`Making`] had it.
+    pub text: String,
+    /// Whether the source can be read now.
+    pub is_there: bool,
+}
+
+/// What decides what is made of the sources.
+#[derive(Debug, Clone)]
+pub struct Making {
+    /// A hash of settings and schema.
+    pub settings: String,
+    /// For each source.
+    pub sources: Vec<MadeOf>,
+}
+
+/// What decides what is made of a source, and what was learnt of it.
+#[derive(Debug, Clone)]
+pub struct MadeOf {
+    /// A hash of settings, schema, the source's name and content, and whatever else there is.
+    pub made: String,
+    /// What was learnt, as JSON.
+    pub learned: String,
 }
 
 /// What [`Builder::decode_and_place`] made of a raw example.
@@ -373,6 +429,24 @@ impl SourceSpec {
         }
     }
 
+    /// A source of an earlier version, which is not looked for.
+    ///
+    /// # Errors
+    /// The version does not know its SHA-256.
+    pub(crate) fn taken_over(source: &SourceManifest) -> Result<Self> {
+        let mut sha256 = [0; 32];
+        hex::decode_to_slice(&source.sha256, &mut sha256)
+            .with_context(|| format!("the SHA-256 of the source {} is not known", source.name))?;
+        Ok(Self {
+            name: source.name.clone(),
+            place: SourcePlace::TakenOver,
+            bytes: Some(source.bytes),
+            sha256: Some(sha256),
+            optional: false,
+            identity: SourceIdentity::Sha256,
+        })
+    }
+
     /// The files of the folder that it stands for, where it is not a file or all of a folder.
     pub(crate) fn files(&self) -> Option<&Arc<FileSet>> {
         match &self.place {
@@ -400,6 +474,8 @@ pub enum SourcePlace {
     Found(PathBuf, Option<Arc<FileSet>>),
     /// Only the user has it.
     Unknown,
+    /// Nowhere: an earlier version has its shards.
+    TakenOver,
 }
 
 /// Some of the files under a folder, as one source: a path a line in one string, so that a million take about as much as their names.
@@ -442,7 +518,7 @@ impl SourcePlace {
                 .rfind(|name| !name.is_empty())
                 .map(str::to_owned),
             Self::Path(path) | Self::Found(path, _) => Some(path.file_name()?.to_str()?.to_owned()),
-            Self::Unknown => None,
+            Self::Unknown | Self::TakenOver => None,
         }
     }
 }
@@ -578,6 +654,11 @@ impl Source {
     /// Tells the user of something odd in it.
     pub(crate) fn warn(&self, text: String) {
         self.monitor.warn(text);
+    }
+
+    /// Counts records that were looked at for what there is to learn.
+    pub(crate) fn add_records_read(&self, count: u64) {
+        self.monitor.records_read(count);
     }
 
     /// Counts bytes that were read in another way than by [`open`](Self::open).

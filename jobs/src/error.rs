@@ -33,6 +33,11 @@ impl Usage {
     }
 }
 
+/// Another process has made the version that was to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("another process has made that version meanwhile")]
+pub(crate) struct Overtaken;
+
 /// The job was asked to stop, and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("stopped before the end, as asked")]

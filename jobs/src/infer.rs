@@ -139,7 +139,7 @@ pub(crate) fn infer(question: &Question<'_>) -> Result<Inferred> {
         let builder = builder.with_files(&[])?.context("the reader has no rows")?;
         let sources = sources_of(&*builder, &monitor)?;
         let learned = builder
-            .learn(&sources, question.workers)?
+            .learn(&sources, &[], question.workers)?
             .context("the reader has no rows")?;
         Ok((builder.with_learned(&learned)?, sources))
     };

@@ -11,6 +11,7 @@
 //! | [`fetch`], [`archive`] | sources onto this machine; archives as streams |
 //! | [`build`](mod@build) | staging, the job graph, publishing |
 //! | [`in_place`] | record files that stay where they are |
+//! | [`revise`] | the next version of a dataset: `append`, `update` |
 //! | [`convert`](mod@convert) | record files to ArrayRecord shards |
 //! | [`export`](mod@export) | dataset versions as TFDS folders and Parquet files |
 //! | [`cluster`], [`team`] | several processes that do one job |
@@ -51,6 +52,7 @@ mod place;
 pub mod readers;
 pub mod recipe;
 pub mod resources;
+pub mod revise;
 mod sha256;
 pub mod team;
 pub mod tfds;

@@ -266,6 +266,14 @@ pub struct Facts {
     pub shards_found: u64,
     /// Sources that an earlier run had fetched.
     pub sources_found: u64,
+    /// Records that this run took from sources: each time that they were read, for their types or for what is made of them.
+    pub records_read: u64,
+    /// Records that this run wrote.
+    pub records_written: u64,
+    /// Shards that were taken over from an earlier version, and the records in them.
+    pub shards_taken_over: u64,
+    /// See `shards_taken_over`.
+    pub records_taken_over: u64,
     /// Bytes of all records that this run wrote, and of the files that hold them.
     pub payload_bytes: u64,
     /// Bytes of the files that this run wrote.
@@ -357,6 +365,10 @@ pub fn merge(snapshots: impl IntoIterator<Item = Snapshot>) -> Snapshot {
         into.shards_written += facts.shards_written;
         into.shards_found += facts.shards_found;
         into.sources_found += facts.sources_found;
+        into.records_read += facts.records_read;
+        into.records_written += facts.records_written;
+        into.shards_taken_over += facts.shards_taken_over;
+        into.records_taken_over += facts.records_taken_over;
         into.payload_bytes += facts.payload_bytes;
         into.file_bytes += facts.file_bytes;
         into.spilled_bytes += facts.spilled_bytes;
@@ -601,6 +613,7 @@ impl Monitor {
     ) {
         let mut facts = lock(&self.facts);
         facts.shards_written += 1;
+        facts.records_written += records;
         facts.payload_bytes += payload_bytes;
         facts.file_bytes += file_bytes;
         facts.slower(ShardTime {
@@ -619,6 +632,18 @@ impl Monitor {
     /// Counts sources that an earlier run had fetched.
     pub fn sources_found(&self, count: u64) {
         lock(&self.facts).sources_found += count;
+    }
+
+    /// Counts records that were taken from sources.
+    pub fn records_read(&self, count: u64) {
+        lock(&self.facts).records_read += count;
+    }
+
+    /// Counts shards that were taken over from an earlier version, and their records.
+    pub fn taken_over(&self, shards: u64, records: u64) {
+        let mut facts = lock(&self.facts);
+        facts.shards_taken_over += shards;
+        facts.records_taken_over += records;
     }
 
     /// Says something in passing.
@@ -697,6 +722,10 @@ pub fn report_json(snapshot: &Snapshot) -> Value {
         "shards_written": facts.shards_written,
         "shards_found_finished": facts.shards_found,
         "sources_found_fetched": facts.sources_found,
+        "records_read": facts.records_read,
+        "records_written": facts.records_written,
+        "shards_taken_over": facts.shards_taken_over,
+        "records_taken_over": facts.records_taken_over,
         "payload_bytes": facts.payload_bytes,
         "file_bytes": facts.file_bytes,
         "compression_ratio": (facts.file_bytes > 0).then(|| rounded(ratio)),

@@ -12,4 +12,5 @@ mod files;
 mod imagenet;
 mod in_place;
 mod load;
+mod revise;
 mod statistics;

@@ -290,6 +290,37 @@ pub fn remove_file(location: &Location) -> Result<()> {
     }
 }
 
+/// The largest object that stores copy by one request.
+///
+/// Source: Amazon S3, `CopyObject`.
+const MOST_COPIED_BYTES: u64 = 5 << 30;
+
+/// Has a store copy an object of this size to another place in it, replacing what is there. `false` where the two are not in one store, the object is over
+/// 5 GiB, or the store does not do it: then the caller reads and writes it.
+///
+/// # Errors
+///
+/// As [`object_store()`], and [`Error::Io`] of the store where the object is not there.
+pub fn copy_file(from: &Location, to: &Location, bytes: u64) -> Result<bool> {
+    let host = |location: &Location| {
+        let url = Url::parse(&location.to_string()).ok()?;
+        Some(url[..url::Position::BeforePath].to_string())
+    };
+    if bytes > MOST_COPIED_BYTES || host(from).is_none() || host(from) != host(to) {
+        return Ok(false);
+    }
+    let (store, from_path) = object_store(from)?;
+    let (_, to_path) = object_store(to)?;
+    match block_on(async move { store.copy(&from_path, &to_path).await }) {
+        Ok(()) => Ok(true),
+        Err(error @ object_store::Error::NotFound { .. }) => {
+            Err(Error::io(from.to_string(), "copy")(std::io::Error::other(error)))
+        }
+        // Whatever it is: if it holds for reading and writing too, these say it better.
+        Err(_) => Ok(false),
+    }
+}
+
 /// A text that changes when the object does: the store's tag and time of change; empty where the store tells neither.
 ///
 /// # Errors

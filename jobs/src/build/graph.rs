@@ -47,6 +47,9 @@ pub(crate) struct Plan {
     pub(crate) team: Team,
     /// Whether a reader that learned better may have it run again.
     pub(crate) may_restart: bool,
+    /// The sources that are not read, as their shards are taken over; and how many records of each split are in those.
+    pub(crate) taken: Vec<bool>,
+    pub(crate) taken_records: Vec<u64>,
 }
 
 /// What the graph of a build leaves behind.
@@ -56,7 +59,7 @@ pub(crate) struct Finished {
     pub(crate) shards: Vec<ShardSummary>,
     /// How many of them were there already.
     pub(crate) found: u64,
-    /// Records left out of each split.
+    /// Records left out of each group.
     pub(crate) skipped: Vec<u64>,
     /// Names of classes that the sources gave.
     pub(crate) class_names: Vec<(String, Vec<String>)>,
@@ -74,7 +77,10 @@ impl Weigh for Raw {
 /// What all stages share: parts, faults and names of classes.
 struct Ledger {
     parts: Arc<PartNames>,
+    /// Of each group.
     skipped: Vec<AtomicU64>,
+    /// Groups of each split.
+    sources_of_split: usize,
     total_skipped: AtomicU64,
     /// Examples that the recipe leaves out.
     left_out: AtomicU64,
@@ -89,7 +95,7 @@ impl Ledger {
     /// Decides about a damaged record: an error if the job is to stop.
     fn fault(
         &self,
-        split: usize,
+        (split, source): (usize, usize),
         part: u32,
         record: u64,
         name: Option<&str>,
@@ -108,7 +114,8 @@ impl Ledger {
             }
             OnError::Skip(most) => most,
         };
-        if let Some(count) = self.skipped.get(split) {
+        let group = split * self.sources_of_split + source.min(self.sources_of_split.saturating_sub(1));
+        if let Some(count) = self.skipped.get(group) {
             count.fetch_add(1, Ordering::Relaxed);
         }
         self.monitor.skipped(
@@ -139,11 +146,11 @@ fn named(place: String, name: Option<&str>) -> String {
 /// Runs the graph.
 pub(crate) fn run(plan: Plan) -> Result<Finished> {
     let spec = plan.builder.spec().clone();
-    let num_splits = spec.splits.len();
     let monitor = Arc::clone(&plan.monitor);
     let ledger = Arc::new(Ledger {
         parts: Arc::clone(&plan.shards.parts),
-        skipped: (0..num_splits).map(|_| AtomicU64::new(0)).collect(),
+        skipped: (0..spec.num_groups()).map(|_| AtomicU64::new(0)).collect(),
+        sources_of_split: spec.sources_of_split(),
         total_skipped: AtomicU64::new(0),
         left_out: AtomicU64::new(0),
         on_error: plan.on_error,
@@ -173,7 +180,12 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
 
     let totals: Arc<OnceLock<Vec<SplitTotals>>> = Arc::clone(&plan.shards.totals);
     let inputs = Arc::new(plan.builder.inputs());
-    let (num_inputs, num_groups) = (inputs.len(), spec.num_groups());
+    let num_groups = spec.num_groups();
+    let is_taken = |source: &usize| plan.taken.get(*source) == Some(&true);
+    let tasks: Vec<usize> = (0..inputs.len())
+        .filter(|index| !inputs[*index].iter().all(is_taken))
+        .collect();
+    let taken_records = plan.taken_records.clone();
     let (builder, sources) = (Arc::clone(&plan.builder), Arc::clone(&plan.sources));
     let names = (Arc::clone(&plan.builder), Arc::clone(&plan.sources));
     let shards = Arc::new(plan.shards);
@@ -206,15 +218,16 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
             };
             let (plan_totals, plan_spec, plan_shards) =
                 (Arc::clone(&totals), spec.clone(), num_shards.clone());
+            let taken_records = taken_records.clone();
             let (encode_meter, write_meter) = (Arc::clone(&encode_meter), Arc::clone(&write_meter));
             let cut = move |totals: &[SplitTotals]| {
                 encode_meter.finish();
                 write_meter.set_total(totals.iter().map(|split| split.records).sum());
                 let _ = plan_totals.set(totals.to_vec());
-                cut(&plan_spec, &plan_shards, totals).map_err(Carried::boxed)
+                cut(&plan_spec, &plan_shards, &taken_records, totals).map_err(Carried::boxed)
             };
             pipeline
-                .source("read", (0..num_inputs).collect(), open)
+                .source("read", tasks.clone(), open)
                 .rebalance()
                 .try_flat_map("encode", move |raw: Raw| {
                     encoder.encode(&raw).map_err(Carried::boxed)
@@ -247,6 +260,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
     watcher.thread().unpark();
     let _ = watcher.join();
     drop(watched);
+    monitor.records_read(encode_meter.snapshot().done);
     // All that this process counted, before the leader asks how it ended.
     let _ = monitor.overview();
     let translate = |error| translate(error, &ledger, &spec, &*names.0, &names.1);
@@ -425,12 +439,14 @@ impl prep_dataflow::ShardSink for SharedShards {
 fn cut(
     spec: &crate::builder::DatasetSpec,
     num_shards: &[Option<u64>],
+    taken_records: &[u64],
     totals: &[SplitTotals],
 ) -> Result<Vec<SplitPlan>> {
     let mut plans = Vec::new();
     let groups = totals.chunks(spec.sources_of_split().max(1));
-    for ((split, wanted), groups) in spec.splits.iter().zip(num_shards).zip(groups) {
-        if groups.iter().all(|totals| totals.records == 0) {
+    for (index, ((split, wanted), groups)) in spec.splits.iter().zip(num_shards).zip(groups).enumerate() {
+        let is_taken = taken_records.get(index).is_some_and(|records| *records > 0);
+        if !is_taken && groups.iter().all(|totals| totals.records == 0) {
             bail!("split `{}` has no examples", split.name);
         }
         for totals in groups {
@@ -549,8 +565,9 @@ impl Encoder {
             }
             Err(reason) => {
                 let name = self.builder.name_of(raw);
+                let group = (raw.split, raw.standing.source as usize);
                 self.ledger
-                    .fault(raw.split, raw.part, raw.record, name.as_deref(), reason)?;
+                    .fault(group, raw.part, raw.record, name.as_deref(), reason)?;
                 return Ok(None);
             }
         };
@@ -648,6 +665,7 @@ impl Reading {
             };
             let payloads = (!by_reference).then(|| Payloads::new(Arc::clone(&sources)));
             let mut sink = Sink {
+                source: input.sources.first().map_or(0, |source| source.index() as usize),
                 ledger: &ledger,
                 payloads,
                 sender,
@@ -707,6 +725,8 @@ impl Drop for Reading {
 
 /// Gathers a reading thread's examples.
 struct Sink<'a> {
+    /// The first one that is read: in the layout by source there is no other.
+    source: usize,
     ledger: &'a Ledger,
     /// Where payloads are read at once, if they are not to stay in their sources.
     payloads: Option<Payloads>,
@@ -747,7 +767,8 @@ impl OutputSink for Sink<'_> {
     }
 
     fn fault(&mut self, split: usize, part: u32, record: u64, reason: &str) -> Result<()> {
-        self.ledger.fault(split, part, record, None, anyhow!("{reason}"))
+        self.ledger
+            .fault((split, self.source), part, record, None, anyhow!("{reason}"))
     }
 
     fn warn(&mut self, text: &str) {

@@ -93,6 +93,7 @@ fn manifest(
 ) -> Result<Manifest> {
     let mut hashes = Vec::new();
     let mut splits = Vec::new();
+    let skipped: Vec<&[u64]> = output.skipped.chunks(spec.sources_of_split().max(1)).collect();
     for (index, split) in spec.splits.iter().enumerate() {
         let shards: Vec<_> = output
             .shards
@@ -111,7 +112,7 @@ fn manifest(
             records: shards.iter().map(|shard| shard.records).sum(),
             bytes: shards.iter().map(|shard| shard.payload_bytes).sum(),
             options: spec.options.clone(),
-            skipped: output.skipped.get(index).copied().unwrap_or(0),
+            skipped: skipped.get(index).map_or(0, |groups| groups.iter().sum()),
             shards: shards
                 .into_iter()
                 .map(|shard| ShardManifest {

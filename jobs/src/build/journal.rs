@@ -31,7 +31,7 @@ pub(crate) struct Written {
     pub(crate) sources: Vec<(String, u64, String)>,
     /// Number of shards of each split, or of each source of a split.
     pub(crate) num_shards: Vec<u64>,
-    /// Records left out of each split.
+    /// Records left out of each split, or of each source of a split.
     pub(crate) skipped: Vec<u64>,
     /// Names of classes that the sources gave: (feature, names).
     pub(crate) class_names: Vec<(String, Vec<String>)>,

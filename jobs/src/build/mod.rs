@@ -7,6 +7,7 @@
 //! All happens in a staging folder under the data folder (`staging`); what is finished there is journaled, so that the same
 //! request goes on after a kill. The version's folder gets its name by one rename, and the catalog its entry by one commit.
 
+pub(crate) mod base;
 mod estimate;
 mod graph;
 pub(crate) mod info;
@@ -31,6 +32,7 @@ use prep_formats::store::Location;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::build::base::{Base, TakenOver, Taking};
 use crate::build::graph::{Finished, Plan};
 use crate::build::journal::{Entry, Journal, Written};
 use crate::build::payload::{PartNames, Payloads};
@@ -38,8 +40,9 @@ use crate::build::publish::{Found, Registry};
 use crate::build::shard::{ShardSummary, Shards};
 use crate::build::staging::Staging;
 use crate::build::statistics::Finishing;
-use crate::builder::{Builder, DatasetSpec, Layout, Source, StartOver};
-use crate::error::Hinted;
+use crate::build::upload::Copy;
+use crate::builder::{Builder, DatasetSpec, Known, Layout, Source, StartOver};
+use crate::error::{Hinted, Overtaken};
 use crate::explain::{Flow, Graph};
 use crate::fetch::{self, Checksum, ChecksumThread, FetchOptions, Fetched, Located};
 use crate::monitor::{Meter, Monitor, Unit};
@@ -133,6 +136,8 @@ pub struct BuildRequest {
     pub monitor: Arc<Monitor>,
     /// The processes that do it together.
     pub team: Team,
+    /// The earlier version that finished shards are taken over from.
+    pub(crate) base: Option<Arc<Base>>,
 }
 
 impl std::fmt::Debug for BuildRequest {
@@ -166,6 +171,7 @@ impl BuildRequest {
             fetch: FetchOptions::default(),
             monitor: Monitor::new(),
             team: Team::alone(),
+            base: None,
         }
     }
 
@@ -531,8 +537,10 @@ fn shaped(request: &BuildRequest) -> Result<DatasetSpec> {
 
 /// What the job graph or an earlier run's journal says.
 struct Output {
+    /// Those that were built; and when these are verified, all.
     shards: Vec<ShardSummary>,
     found: u64,
+    /// Of each group.
     skipped: Vec<u64>,
     class_names: Vec<(String, Vec<String>)>,
     peak_held_bytes: u64,
@@ -563,12 +571,30 @@ impl Build {
         if let Some(found) = request.builder.with_files(&request.from)? {
             request.builder = found;
         }
+        if let Some(base) = request.base.as_ref().filter(|base| base.taking == Taking::Beside) {
+            let added = request.builder.added_to(&base.manifest.sources)?;
+            request.builder = added.context("only recipes of rows can be appended to")?;
+        }
         let spec = shaped(&request)?;
         if spec.splits.is_empty() {
             bail!("there are no splits: neither the recipe nor its sources say any");
         }
         WriteOptions::parse(&spec.options).context("the builder's options of shards")?;
-        let registry = Registry::open(&spec, request.catalog.as_deref(), request.data_dir.as_deref())?;
+        let mut registry = Registry::open(&spec, request.catalog.as_deref(), request.data_dir.as_deref())?;
+        match request.base.as_deref() {
+            Some(base) if base.taking == Taking::Beside => registry.share(&base.manifest, &base.folder)?,
+            Some(base) if base.folder.as_path().is_none() && !registry.is_remote() => {
+                return Err(Hinted::new(
+                    format!(
+                        "version {} lies at {}, and the new one would be local",
+                        base.manifest.version, base.folder
+                    ),
+                    "leave `--data-dir` out, or give it the same store",
+                )
+                .into());
+            }
+            _ => {}
+        }
         Ok(Self {
             request,
             spec,
@@ -580,7 +606,13 @@ impl Build {
     }
 
     /// Has the builder learn what it can only learn from its sources, or told it by an earlier run or another process.
-    fn learn(&self, told: Option<String>, fetched: &[Fetched], journal: Option<&Journal>) -> Result<()> {
+    fn learn(
+        &self,
+        told: Option<String>,
+        known: &[Option<Known>],
+        fetched: &[Fetched],
+        journal: Option<&Journal>,
+    ) -> Result<()> {
         let builder = &self.request.builder;
         let text = match told {
             Some(text) => text,
@@ -588,7 +620,7 @@ impl Build {
                 let total = fetched.iter().map(|source| source.bytes).sum();
                 let meter = self.request.monitor.stage("learn", Unit::Bytes, Some(total));
                 let sources = self.sources(fetched, &meter);
-                let learned = builder.learn(&sources, self.request.workers)?;
+                let learned = builder.learn(&sources, known, self.request.workers)?;
                 meter.finish();
                 self.request.monitor.forget(&meter);
                 let Some(text) = learned else { return Ok(()) };
@@ -645,12 +677,26 @@ impl Build {
         {
             return Ok(self.up_to_date(manifest, folder));
         }
+        let located = match (&self.request.base, located) {
+            (Some(_), None) => Some(self.locate()?),
+            (_, located) => located,
+        };
+        let sums = match (&self.request.base, &located) {
+            (Some(base), Some(located)) => {
+                let sums = self.digest(located)?;
+                if let Some(outcome) = self.same_as_base(base, sums.as_deref()) {
+                    return Ok(outcome);
+                }
+                sums
+            }
+            _ => None,
+        };
         if self.request.explain {
-            return self.dry_run(&standing, located.as_deref());
+            return self.dry_run(&standing, located.as_deref(), sums.as_deref());
         }
         self.refuse_different(&standing)?;
         if self.request.dry_run {
-            return self.dry_run(&standing, located.as_deref());
+            return self.dry_run(&standing, located.as_deref(), sums.as_deref());
         }
         self.registry.check_writable()?;
         let staging = Staging::enter(
@@ -685,9 +731,9 @@ impl Build {
             Some(located) => located,
             None => self.locate()?,
         };
-        self.work(staging, &located).map_err(|error| {
+        self.work(staging, &located, sums).map_err(|error| {
             resources::explain_full_disk(error, &self.registry.data_dir, || {
-                let room = self.room(&self.registry.staging_path(), &located);
+                let room = self.room(&self.registry.staging_path(), &located, &[]);
                 format!("about {} more are needed", resources::show_size(room.likely))
             })
         })
@@ -741,6 +787,8 @@ impl Build {
             }
             match located.map(|located| &located[index]) {
                 // An address that the recipe vouches for needs no second download.
+                Some(Located::TakenOver) if pinned => {}
+                Some(Located::TakenOver) => return different("was made from other shards"),
                 Some(Located::Url(_)) | None if pinned && self.request.from.is_empty() => {}
                 Some(Located::File(path)) => {
                     let same_size = fetch::local::size_of(path, spec.files().map(|files| &**files))
@@ -765,21 +813,54 @@ impl Build {
 
     fn refuse_different(&self, standing: &Standing) -> Result<()> {
         match standing {
-            Standing::Different(reason) if !self.request.overwrite => Err(Hinted::new(
-                reason,
-                "replace it with `--overwrite`, or give the recipe another version",
-            )
-            .into()),
+            Standing::Different(reason) if !self.request.overwrite => {
+                let hint = "replace it with `--overwrite`, or give the recipe another version";
+                let hinted = Hinted::new(reason, hint);
+                Err(match &self.request.base {
+                    // There was none when its number was chosen.
+                    Some(_) => anyhow::Error::new(Overtaken).context(hinted),
+                    None => hinted.into(),
+                })
+            }
             _ => Ok(()),
         }
     }
 
-    fn dry_run(&self, standing: &Standing, located: Option<&[Located]>) -> Result<BuildOutcome> {
+    fn dry_run(
+        &self,
+        standing: &Standing,
+        located: Option<&[Located]>,
+        sums: Option<&[Checksum]>,
+    ) -> Result<BuildOutcome> {
         let mut outcome = self.outcome_of_nothing(Status::Planned);
         outcome.graph = Some(self.graph(located.unwrap_or_default()));
         let plan = &mut outcome.plan;
+        let is_read = match (&self.request.base, sums) {
+            (Some(base), Some(sums)) => {
+                let (added, changed, removed) = base.differences(&self.spec, sums);
+                let kept = self.spec.sources.len() - added.len() - changed.len();
+                for (what, names) in [("added", &added), ("changed", &changed), ("removed", &removed)] {
+                    plan.extend(names.iter().map(|name| format!("{what}: {name}")));
+                }
+                plan.push(format!(
+                    "take over the shards of {kept} sources from version {}, as long as settings and types of columns stay",
+                    base.manifest.version
+                ));
+                let mut names = added;
+                names.extend(changed);
+                Some(names)
+            }
+            _ => None,
+        };
         for (spec, place) in self.spec.sources.iter().zip(located.unwrap_or_default()) {
+            if is_read
+                .as_ref()
+                .is_some_and(|names| !names.contains(&spec.name.as_str()))
+            {
+                continue;
+            }
             plan.push(match place {
+                Located::TakenOver => continue,
                 Located::File(path) => format!("read {}", path.display()),
                 Located::Url(url) => {
                     let size = spec
@@ -819,7 +900,7 @@ impl Build {
             .map_or(String::new(), |config| format!("/{config}"));
         let mut graph = Graph::new(format!("build {}{config}:{}", self.spec.name, self.spec.version));
         let staging = self.registry.staging_path();
-        let room = self.room(&staging, located);
+        let room = self.room(&staging, located, &[]);
         let packed = (!room.unknown).then_some(room.sources);
         let mut sources = Vec::new();
         let mut unpacked = packed;
@@ -830,6 +911,7 @@ impl Build {
                     (path.display().to_string(), bytes, estimate::unpacked_bytes(path))
                 }
                 Located::Url(url) => (fetch::shown(url), spec.bytes, None),
+                Located::TakenOver => continue,
             };
             let size = bytes.map_or("size not known".to_owned(), resources::show_size);
             sources.push(format!("{text} ({size})"));
@@ -950,8 +1032,13 @@ impl Build {
     }
 
     /// Fetches, builds, verifies, publishes; leaves staging only where the next run can go on from it.
-    fn work(&self, staging: Staging, located: &[Located]) -> Result<BuildOutcome> {
-        let result = self.work_in(&staging, located);
+    fn work(
+        &self,
+        staging: Staging,
+        located: &[Located],
+        sums: Option<Vec<Checksum>>,
+    ) -> Result<BuildOutcome> {
+        let result = self.work_in(&staging, located, sums);
         if result.is_ok() || staging.holds_nothing() {
             let removed = staging.remove();
             if result.is_ok() {
@@ -961,7 +1048,12 @@ impl Build {
         result
     }
 
-    fn work_in(&self, staging: &Staging, located: &[Located]) -> Result<BuildOutcome> {
+    fn work_in(
+        &self,
+        staging: &Staging,
+        located: &[Located],
+        sums: Option<Vec<Checksum>>,
+    ) -> Result<BuildOutcome> {
         let request = &self.request;
         let monitor = &request.monitor;
         request.team.clear_folder(staging.root(), monitor)?;
@@ -976,7 +1068,9 @@ impl Build {
                 "going on from an earlier run, which finished {count} shards"
             )),
         }
-        self.check_room(staging, located)?;
+        if request.base.is_none() {
+            self.check_room(staging, located, &[])?;
+        }
 
         let note = |source: &Fetched| {
             journal.add(&Entry::Fetched {
@@ -995,13 +1089,24 @@ impl Build {
             monitor,
             &note,
         )?;
-        let checksums = ChecksumThread::start(&self.spec.sources, &fetched, monitor)?;
         let entries = self.still_true(staging, entries, &fetched)?;
         let told = entries.iter().rev().find_map(|entry| match entry {
             Entry::Learned { text } => Some(text.clone()),
             _ => None,
         });
-        self.learn(told, &fetched, Some(&journal))?;
+        if let Some(base) = &request.base {
+            let sums = match sums {
+                Some(sums) => sums,
+                None => self.digest_fetched(&fetched)?,
+            };
+            return match self.same_as_base(base, Some(&sums)) {
+                Some(outcome) => Ok(outcome),
+                None => self.work_from(base, staging, located, &journal, (entries, told), fetched, sums),
+            };
+        }
+        let checksums = ChecksumThread::start(&self.spec.sources, &fetched, monitor)?;
+        self.learn(told, &[], &fetched, Some(&journal))?;
+        let none = TakenOver::default();
         let resumed = resume(staging, &entries, self.spec.num_groups());
         let (output, checksums) = match resumed {
             Some((output, written)) => {
@@ -1010,22 +1115,145 @@ impl Build {
                 if written.sources != named(&fetched, &sums) {
                     // The user's files changed between the runs.
                     staging.discard_output()?;
-                    self.learn(None, &fetched, Some(&journal))?;
+                    self.learn(None, &[], &fetched, Some(&journal))?;
                     let sums = ChecksumThread::start(&self.spec.sources, &fetched, monitor)?;
-                    self.write_shards(staging, &journal, Vec::new(), &fetched, sums)?
+                    self.write_shards(staging, &journal, Vec::new(), &fetched, sums, &none)?
                 } else {
                     (output, sums)
                 }
             }
             None => {
-                let finished = entries.into_iter().filter_map(|entry| match entry {
-                    Entry::Shard(summary) => Some(summary),
-                    _ => None,
-                });
-                self.write_shards(staging, &journal, finished.collect(), &fetched, checksums)?
+                let finished = finished_of(entries);
+                self.write_shards(staging, &journal, finished, &fetched, checksums, &none)?
             }
         };
-        self.publish(staging, &fetched, &checksums, output)
+        self.publish(staging, &fetched, &checksums, output, none)
+    }
+
+    /// Builds only what an earlier version does not have.
+    #[expect(clippy::too_many_arguments, reason = "what a build has gathered so far")]
+    fn work_from(
+        &self,
+        base: &Base,
+        staging: &Staging,
+        located: &[Located],
+        journal: &Arc<Journal>,
+        (entries, told): (Vec<Entry>, Option<String>),
+        mut fetched: Vec<Fetched>,
+        sums: Vec<Checksum>,
+    ) -> Result<BuildOutcome> {
+        let monitor = &self.request.monitor;
+        let (added, changed, removed) = base.differences(&self.spec, &sums);
+        monitor.note(format!(
+            "against version {}: {} sources added, {} changed, {} removed",
+            base.manifest.version,
+            added.len(),
+            changed.len(),
+            removed.len()
+        ));
+        // What is added is learnt soon, and nothing of it is worth keeping where the types turn out to be others.
+        let noted = (base.taking == Taking::In).then_some(&**journal);
+        self.learn(told, &base.known(&self.spec, &sums), &fetched, noted)?;
+        let mut spec = self.spec.clone();
+        spec.features = self.builder().spec().features.clone();
+        let making = self.builder().making(&sums)?;
+        let taken = base.take_over(&spec, making.as_ref(), &sums, self.request.on_error)?;
+        let count = taken.sources.iter().filter(|taken| **taken).count();
+        if count == 0 && added.len() + changed.len() < self.spec.sources.len() {
+            monitor.note(format!(
+                "all is built anew: settings or types of columns are others than those of version {}",
+                base.manifest.version
+            ));
+        }
+        self.check_room(staging, located, &taken.sources)?;
+        if base.taking == Taking::In && base.folder.as_path().is_some() {
+            base.bring(&taken.shards, &staging.out(), monitor)?;
+        }
+        monitor.taken_over(
+            taken.shards.len() as u64,
+            taken.shards.iter().map(|shard| shard.records).sum(),
+        );
+        // What is read is hashed once more while it is: it has to be what was compared.
+        for ((fetched, sum), taken) in fetched.iter_mut().zip(&sums).zip(&taken.sources) {
+            fetched.sha256 = taken.then_some(sum.sha256).or(fetched.sha256);
+        }
+        let resumed = resume(staging, &entries, self.spec.num_groups());
+        let resumed = resumed.filter(|(_, written)| written.sources == named(&fetched, &sums));
+        let output = match resumed {
+            Some((output, _)) => {
+                monitor.note("all shards are there from an earlier run");
+                output
+            }
+            None => {
+                let checksums = ChecksumThread::start(&self.spec.sources, &fetched, monitor)?;
+                let finished = finished_of(entries);
+                let (output, read) =
+                    self.write_shards(staging, journal, finished, &fetched, checksums, &taken)?;
+                let changed = read.iter().zip(&sums).position(|(read, sum)| read != sum);
+                if let Some(index) = changed {
+                    return Err(Hinted::new(
+                        format!("{} was changed while it was read", fetched[index].path.display()),
+                        "give the same command again",
+                    )
+                    .into());
+                }
+                output
+            }
+        };
+        self.publish(staging, &fetched, &sums, output, taken)
+    }
+
+    /// The checksums of all sources, as far as that takes no download: `None` where one does.
+    fn digest(&self, located: &[Located]) -> Result<Option<Vec<Checksum>>> {
+        let monitor = &self.request.monitor;
+        let mut total = 0;
+        for (spec, place) in self.spec.sources.iter().zip(located) {
+            match place {
+                Located::Url(_) => return Ok(None),
+                Located::File(path) => {
+                    total += fetch::local::size_of(path, spec.files().map(|files| &**files))?
+                }
+                Located::TakenOver => {}
+            }
+        }
+        let meter = monitor.stage("compare sources", Unit::Bytes, Some(total));
+        let mut sums = Vec::with_capacity(located.len());
+        for (spec, place) in self.spec.sources.iter().zip(located) {
+            sums.push(match (place, spec.bytes, spec.sha256) {
+                (Located::File(path), ..) => {
+                    let sum = fetch::identify(spec, path, monitor)?;
+                    meter.add(sum.bytes);
+                    sum
+                }
+                (_, Some(bytes), Some(sha256)) => Checksum {
+                    bytes,
+                    sha256,
+                    identity: spec.identity,
+                },
+                _ => bail!("the checksum of {} is not known", spec.name),
+            });
+        }
+        meter.finish();
+        Ok(Some(sums))
+    }
+
+    /// The same of sources that were fetched.
+    fn digest_fetched(&self, fetched: &[Fetched]) -> Result<Vec<Checksum>> {
+        ChecksumThread::start(&self.spec.sources, fetched, &self.request.monitor)?.join()
+    }
+
+    /// What to say if nothing differs from the earlier version.
+    fn same_as_base(&self, base: &Base, sums: Option<&[Checksum]>) -> Option<BuildOutcome> {
+        let skipped = base.manifest.splits.iter().any(|split| split.skipped > 0);
+        // Where nothing is added, the recipe does not matter.
+        let is_same = (base.is_same_recipe || base.taking == Taking::Beside)
+            && base.has_sources(&self.spec, sums?)
+            && !(skipped && self.request.on_error == OnError::Fail);
+        is_same.then(|| {
+            let mut outcome = self.up_to_date(&base.manifest, &base.folder);
+            outcome.version = base.manifest.version.clone();
+            outcome
+        })
     }
 
     /// What identifies the job: staging of another one is not continued.
@@ -1036,6 +1264,7 @@ impl Build {
                 _ if self.request.check_sums && spec.is_pinned() => "as the recipe says".to_owned(),
                 Located::Url(url) => url.to_string(),
                 Located::File(path) => fetch::local::stamp_of(path, spec.files().map(|files| &**files))?,
+                Located::TakenOver => "taken over".to_owned(),
             });
         }
         let pins: Vec<Option<String>> = self
@@ -1051,6 +1280,7 @@ impl Build {
             "sources": sources,
             "on_error": format!("{:?}", self.request.on_error),
             "check_sums": self.request.check_sums,
+            "base": self.request.base.as_ref().map(|base| base.id()),
         });
         Ok(format!("{job:#}\n"))
     }
@@ -1072,12 +1302,16 @@ impl Build {
         Ok(Vec::new())
     }
 
-    /// How much room the rest of the work takes.
-    fn room(&self, staging: &Path, located: &[Located]) -> Room {
+    /// How much room the rest of the work takes, but for sources whose shards are taken over.
+    fn room(&self, staging: &Path, located: &[Located], taken: &[bool]) -> Room {
         let mut room = Room::default();
         let (mut downloads, mut sources) = (0, 0);
-        for (spec, place) in self.spec.sources.iter().zip(located) {
+        for (index, (spec, place)) in self.spec.sources.iter().zip(located).enumerate() {
+            if taken.get(index) == Some(&true) {
+                continue;
+            }
             let size = match place {
+                Located::TakenOver => continue,
                 Located::File(path) => fetch::local::size_of(path, spec.files().map(|files| &**files)).ok(),
                 Located::Url(_) => spec.bytes,
             };
@@ -1119,8 +1353,8 @@ impl Build {
 
     /// Refuses to begin where there is clearly no room, and warns where it may be tight. It is the file system of the output
     /// that counts.
-    fn check_room(&self, staging: &Staging, located: &[Located]) -> Result<()> {
-        let room = self.room(staging.root(), located);
+    fn check_room(&self, staging: &Staging, located: &[Located], taken: &[bool]) -> Result<()> {
+        let room = self.room(staging.root(), located, taken);
         let free = resources::free_bytes(staging.root())?;
         let place = self.registry.data_dir.display();
         let show = resources::show_size;
@@ -1185,6 +1419,7 @@ impl Build {
         finished: Vec<ShardSummary>,
         fetched: &[Fetched],
         checksums: ChecksumThread,
+        taken: &TakenOver,
     ) -> Result<(Output, Vec<Checksum>)> {
         let team = &self.request.team;
         if team.len() > 1 {
@@ -1197,7 +1432,7 @@ impl Build {
             team.tell(&Order::Run(sources, self.recipe_sha256.clone(), learned))?;
         }
         let inside = team.enter_folder(staging.root(), &self.request.monitor)?;
-        let result = self.run_graph(staging, journal, &finished, fetched);
+        let result = self.run_graph(staging, journal, &finished, fetched, taken);
         drop(inside);
         // A wrong file explains whatever went wrong in reading it, so its checksum is looked at first.
         let sums = match checksums.join() {
@@ -1262,10 +1497,11 @@ impl Build {
                         }
                     }
                     if learned.is_some() {
-                        self.learn(learned, &fetched, None)?;
+                        self.learn(learned, &[], &fetched, None)?;
                     }
                     let (journal, _) = staging.journal(team.index())?;
-                    self.run_graph(&staging, &Arc::new(journal), &[], &fetched)?;
+                    // Only builds from the beginning are done by several processes.
+                    self.run_graph(&staging, &Arc::new(journal), &[], &fetched, &TakenOver::default())?;
                     drop(inside);
                 }
             }
@@ -1279,6 +1515,7 @@ impl Build {
         journal: &Arc<Journal>,
         finished: &[ShardSummary],
         fetched: &[Fetched],
+        taken: &TakenOver,
     ) -> Result<Finished> {
         let request = &self.request;
         let monitor = &request.monitor;
@@ -1321,6 +1558,8 @@ impl Build {
                 monitor: Arc::clone(monitor),
                 team: team.clone(),
                 may_restart: restarts < MOST_RESTARTS,
+                taken: taken.sources.clone(),
+                taken_records: taken.records(&self.spec),
             });
             meter.finish();
             write_meter.finish();
@@ -1343,7 +1582,9 @@ impl Build {
         fetched: &[Fetched],
         sums: &[Checksum],
         mut output: Output,
+        taken: TakenOver,
     ) -> Result<BuildOutcome> {
+        crate::fault::pass("publish");
         let monitor = &self.request.monitor;
         let out = staging.out();
         let meter = monitor.stage(
@@ -1353,6 +1594,13 @@ impl Build {
         );
         verify::verify(&out, &mut output.shards, self.request.workers, &meter, monitor)?;
         meter.finish();
+        // Those that are taken over have been verified when they were built.
+        let copies = self.copies(&taken)?;
+        output.shards.extend(taken.shards);
+        output.shards.sort_by_key(|shard| (shard.split, shard.index));
+        for (count, taken) in output.skipped.iter_mut().zip(&taken.skipped) {
+            *count += taken;
+        }
         let mut spec = self.spec.clone();
         spec.features = self.builder().spec().features.clone();
         let (spec, mut manifest) = info::describe(&spec, &self.recipe_sha256, fetched, sums, &output)?;
@@ -1362,10 +1610,24 @@ impl Build {
                 out: &out,
                 place: &self.registry.place(),
                 parts: &staging.statistics(),
+                earlier: self.request.base.as_deref().map(Base::places).unwrap_or_default(),
                 memory_bytes: self.request.memory_bytes,
                 monitor,
             };
             manifest.files = finishing.write(&manifest)?;
+        }
+        if let Some(making) = self.builder().making(sums)? {
+            let recipe = self.builder().recipe_text().map(str::to_owned);
+            let kept = base::write(
+                &out,
+                recipe.as_deref(),
+                &spec,
+                &making,
+                sums,
+                &output.shards,
+                &output.skipped,
+            )?;
+            manifest.files.extend(kept);
         }
         info::write(&spec, &manifest, &out)?;
         monitor.shards_found(output.found);
@@ -1373,9 +1635,14 @@ impl Build {
         // From here on a stop would only leave work for the next run.
         monitor.check()?;
         let unchecked = self.unchecked(sums);
-        let (log, folder) =
-            self.registry
-                .publish(&out, &manifest, &unchecked, self.request.overwrite, monitor)?;
+        let (log, folder) = self.registry.publish(
+            &out,
+            &manifest,
+            &copies,
+            &unchecked,
+            self.request.overwrite,
+            monitor,
+        )?;
         let mut outcome = self.outcome(Status::Built, &manifest);
         outcome.path = folder.to_string();
         outcome.log = Some(log);
@@ -1384,6 +1651,25 @@ impl Build {
         outcome.spilled_bytes = output.spilled_bytes;
         outcome.shards_found = output.found;
         Ok(outcome)
+    }
+
+    /// The shards that a store copies from the folder of the earlier version.
+    fn copies(&self, taken: &TakenOver) -> Result<Vec<Copy>> {
+        let base = match &self.request.base {
+            Some(base) if base.taking == Taking::In && base.folder.as_path().is_none() => base,
+            _ => return Ok(Vec::new()),
+        };
+        let places = base.places();
+        let copy = |shard: &ShardSummary| {
+            let from = places.get(shard.path.as_str()).cloned();
+            Ok(Copy {
+                from: from.with_context(|| format!("there is no shard {}", shard.path))?,
+                name: shard.path.clone(),
+                bytes: shard.file_bytes,
+                sha256: shard.sha256.clone(),
+            })
+        };
+        taken.shards.iter().map(copy).collect()
     }
 
     /// Names of the sources that are not the recipe's.
@@ -1485,6 +1771,11 @@ enum Standing {
     Different(String),
 }
 
+/// SHA-256 of what decides the output of a builder whose files are not known yet, as manifests have it.
+pub(crate) fn recipe_sha256(builder: &dyn Builder, statistics: bool) -> String {
+    identity(builder.spec(), &builder.identity(), statistics)
+}
+
 /// SHA-256 of what decides the output: the spec and the builder's own settings, but not where sources come from.
 ///
 /// Versions from before there were statistics have the identity of those without.
@@ -1560,6 +1851,15 @@ fn named(fetched: &[Fetched], sums: &[Checksum]) -> Vec<(String, u64, String)> {
     let name =
         |(source, sum): (&Fetched, &Checksum)| (source.name.clone(), sum.bytes, hex::encode(sum.sha256));
     fetched.iter().zip(sums).map(name).collect()
+}
+
+/// The shards that an earlier run has finished.
+fn finished_of(entries: Vec<Entry>) -> Vec<ShardSummary> {
+    let shard = |entry| match entry {
+        Entry::Shard(summary) => Some(summary),
+        _ => None,
+    };
+    entries.into_iter().filter_map(shard).collect()
 }
 
 /// What an earlier run left, if it wrote all shards and they are there.

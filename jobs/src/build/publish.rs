@@ -15,9 +15,9 @@ use sha2::{Digest, Sha256};
 
 use crate::build::absolute;
 use crate::build::staging::{STAGING_FOLDER, Staging, remove_files};
-use crate::build::upload::{self, Place};
+use crate::build::upload::{self, Copy, Place};
 use crate::builder::DatasetSpec;
-use crate::error::Hinted;
+use crate::error::{Hinted, Overtaken};
 use crate::fetch::hash_file;
 use crate::monitor::{Monitor, Unit};
 
@@ -35,6 +35,8 @@ pub(crate) struct Registry {
     /// Whether the user said where datasets lie.
     is_placed: bool,
     relative: PathBuf,
+    /// The version whose shards are shared, and its manifest's hash.
+    shared: Option<(String, String)>,
 }
 
 /// The place of datasets in an object store.
@@ -107,7 +109,37 @@ impl Registry {
             is_placed: data_dir_given,
             data_dir,
             relative,
+            shared: None,
         })
+    }
+
+    /// Says that the version shares the shards of another one, in this folder.
+    ///
+    /// # Errors
+    /// The two folders would not lie beside each other.
+    pub(crate) fn share(&mut self, manifest: &Manifest, folder: &Location) -> Result<()> {
+        let place = self.place();
+        let same = |path: PathBuf| std::fs::canonicalize(&path).unwrap_or(path);
+        let above = |location: &Location| location.parent();
+        let is_beside = match (above(folder), above(&place)) {
+            (Some(folder), Some(place)) => match (folder.as_path(), place.as_path()) {
+                (Some(folder), Some(place)) => same(absolute(&folder)?) == same(absolute(&place)?),
+                (None, None) => folder == place,
+                _ => false,
+            },
+            _ => false,
+        };
+        if !is_beside {
+            return Err(Hinted::new(
+                format!(
+                    "the version would lie at {place}, and shares shards in {folder}, which is not beside it"
+                ),
+                "give `--data-dir` the folder in which the earlier version's dataset lies",
+            )
+            .into());
+        }
+        self.shared = Some((manifest.version.clone(), manifest.sha256()));
+        Ok(())
     }
 
     /// The version's folder, unless another build of it has that.
@@ -332,13 +364,14 @@ impl Registry {
         &self,
         out: &Path,
         manifest: &Manifest,
+        copies: &[Copy],
         unchecked: &[String],
         overwrite: bool,
         monitor: &Monitor,
     ) -> Result<(u64, Location)> {
         remove_strangers(out, manifest)?;
         if let Some(remote) = &self.remote {
-            return self.send(remote, out, manifest, unchecked, overwrite, monitor);
+            return self.send(remote, out, manifest, copies, unchecked, overwrite, monitor);
         }
         if manifest.in_place {
             return self.publish_beside(out, manifest, overwrite, monitor);
@@ -347,11 +380,13 @@ impl Registry {
         Ok((log, self.place()))
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what `publish` was given")]
     fn send(
         &self,
         remote: &Remote,
         out: &Path,
         manifest: &Manifest,
+        copies: &[Copy],
         unchecked: &[String],
         overwrite: bool,
         monitor: &Monitor,
@@ -369,7 +404,7 @@ impl Registry {
         };
         let relative = self.relative.to_string_lossy();
         let place = Place::find(&remote.data_dir, &relative, manifest, conditional, &is_taken)?;
-        upload::send(out, manifest, &place, monitor)?;
+        upload::send(out, manifest, copies, &place, monitor)?;
         monitor.check()?;
         place.check()?;
         let log = self.commit(
@@ -469,6 +504,12 @@ impl Registry {
         overwrite: bool,
     ) -> Result<u64> {
         let mut build = CatalogBuild::new(manifest, folder.clone()).overwrite(overwrite);
+        if !manifest.shared_folders().is_empty() {
+            build = build.appended();
+        }
+        if let Some((version, sha256)) = &self.shared {
+            build = build.shares_with(version, sha256);
+        }
         if let Some(staged) = staged {
             build = build.staged(Location::from_path(staged));
         }
@@ -477,7 +518,12 @@ impl Registry {
                 .flag("checksum", "skipped")
                 .flag("unchecked_sources", &unchecked.join(", "));
         }
-        Ok(self.catalog.commit_build(&build).map_err(hinted)?.log_number)
+        crate::fault::pass("commit");
+        match self.catalog.commit_build(&build) {
+            Ok(committed) => Ok(committed.log_number),
+            Err(error @ prep_catalog::Error::Conflict { .. }) => Err(hinted(error).context(Overtaken)),
+            Err(error) => Err(hinted(error)),
+        }
     }
 }
 

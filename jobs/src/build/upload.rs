@@ -152,9 +152,24 @@ struct Task {
     sha256: Option<String>,
 }
 
-/// Sends the files of a finished local folder, what describes them last, and reads all of them back. What is there in its full size is not sent again:
-/// only the same bytes can have come to this folder.
-pub(crate) fn send(out: &Path, manifest: &Manifest, place: &Place, monitor: &Monitor) -> Result<()> {
+/// A file of another version's folder, of which the new one has a copy.
+#[derive(Debug, Clone)]
+pub(crate) struct Copy {
+    pub(crate) from: Location,
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    pub(crate) sha256: String,
+}
+
+/// Sends the files of a finished local folder, what describes them last, and reads all of them back; and has the store copy others, which it vouches for. What
+/// is there in its full size is not sent again: only the same bytes can have come to this folder.
+pub(crate) fn send(
+    out: &Path,
+    manifest: &Manifest,
+    copies: &[Copy],
+    place: &Place,
+    monitor: &Monitor,
+) -> Result<()> {
     let mut tasks = Vec::new();
     let shards = manifest.splits.iter().flat_map(|split| &split.shards);
     let shards = shards.map(|shard| (shard.path.as_str(), shard.sha256.as_str()));
@@ -185,6 +200,14 @@ pub(crate) fn send(out: &Path, manifest: &Manifest, place: &Place, monitor: &Mon
         .into_iter()
         .map(|file| (file.relative, file.bytes))
         .collect();
+    let missing: Vec<&Copy> = copies
+        .iter()
+        .filter(|copy| there.get(&copy.name) != Some(&copy.bytes))
+        .collect();
+    let total = missing.iter().map(|copy| copy.bytes).sum();
+    let meter = monitor.stage("copy", Unit::Bytes, Some(total));
+    at_once(&missing, |copy| copy_to(copy, &place.folder, &meter, monitor))?;
+    meter.finish();
     let is_there = |task: &Task| {
         let name = task.path.file_name().and_then(|name| name.to_str());
         name.and_then(|name| there.get(name)) == Some(&task.bytes)
@@ -225,6 +248,54 @@ pub(crate) fn damaged(at: &Location, found: &str, wanted: &str) -> anyhow::Error
         "give the same command again: it sends the file anew",
     )
     .into()
+}
+
+/// Has the store copy a file, or where it does not, reads and writes it.
+fn copy_to(copy: &Copy, folder: &Location, meter: &Meter, monitor: &Monitor) -> Result<()> {
+    monitor.check()?;
+    let Copy {
+        from,
+        name,
+        bytes,
+        sha256,
+    } = copy;
+    let to = folder.join(name);
+    let _span = monitor.span("upload", format!("copy {to}"));
+    if store::copy_file(from, &to, *bytes)? {
+        let found = store::size_of_file(&to)?;
+        if found != Some(*bytes) {
+            let _ = store::remove_file(&to);
+            bail!("{to}, a copy of {from}, has {found:?} bytes, wanted {bytes}");
+        }
+        meter.add(*bytes);
+        return Ok(());
+    }
+    let source = store::open(from)?;
+    let mut output = Output::create(&to, Existing::Replace)?;
+    let mut sum = Sha256::new();
+    let mut buffer = vec![0; BLOCK_BYTES];
+    let mut offset = 0;
+    while offset < *bytes {
+        monitor.check()?;
+        let count = (*bytes - offset).min(BLOCK_BYTES as u64);
+        let block = &mut buffer[..count as usize];
+        source.read_at(offset, block)?;
+        sum.update(&*block);
+        output
+            .write_all(block)
+            .with_context(|| format!("could not write {to}"))?;
+        meter.add(count);
+        offset += count;
+    }
+    let found = hex::encode(sum.finalize());
+    if found != *sha256 {
+        return Err(Hinted::new(
+            format!("{from} is damaged: its SHA-256 is {found}, and the manifest says {sha256}"),
+            "`prep verify` says what else is; `prep register --overwrite` builds all anew",
+        )
+        .into());
+    }
+    Ok(output.commit()?)
 }
 
 fn upload(task: &Task, meter: &Meter, monitor: &Monitor) -> Result<()> {
@@ -361,8 +432,8 @@ mod tests {
         let other = find(&second);
         let hash = &second.sha256()[..HASH_CHARACTERS];
         assert!(other.folder.to_string().ends_with(&format!("a/1.0.0-{hash}")));
-        send(one.path(), &first, &place, &monitor).unwrap();
-        send(two.path(), &second, &other, &monitor).unwrap();
+        send(one.path(), &first, &[], &place, &monitor).unwrap();
+        send(two.path(), &second, &[], &other, &monitor).unwrap();
         let wanted = [
             "a-train.array_record-00000-of-00001",
             "features.json",
@@ -400,12 +471,12 @@ mod tests {
         let mut output = Output::create(&shard, Existing::Keep).unwrap();
         output.write_all(&[7; 1000]).unwrap();
         output.commit().unwrap();
-        let error = send(folder.path(), &manifest, &place, &monitor).unwrap_err();
+        let error = send(folder.path(), &manifest, &[], &place, &monitor).unwrap_err();
         assert!(error.to_string().contains("did not keep"), "{error}");
         assert!(!names(&place.folder).contains(&MANIFEST_FILE.to_owned()));
-        send(folder.path(), &manifest, &place, &monitor).unwrap();
+        send(folder.path(), &manifest, &[], &place, &monitor).unwrap();
         assert_eq!(store::read_file(&shard).unwrap().unwrap(), vec![1; 1000]);
         monitor.cancel();
-        assert!(send(folder.path(), &manifest, &place, &monitor).is_err());
+        assert!(send(folder.path(), &manifest, &[], &place, &monitor).is_err());
     }
 }

@@ -168,7 +168,7 @@ fn request(args: &Build, builder: Arc<RecipeBuilder>) -> Result<BuildRequest> {
 }
 
 /// `cifar10:3.0.2: train 50000, test 10000 examples in 2 shards, 131.0 MiB, at /data/cifar10/3.0.2`.
-fn summary(outcome: &BuildOutcome) -> String {
+pub(crate) fn summary(outcome: &BuildOutcome) -> String {
     let config = outcome
         .config
         .as_ref()

@@ -312,6 +312,13 @@ fn summary_lines(facts: &Facts) -> Vec<String> {
         }
         lines.push(format!("from an earlier run: {found}"));
     }
+    if facts.shards_taken_over > 0 {
+        lines.push(format!(
+            "took over {} shards with {} records from an earlier version",
+            show_count(facts.shards_taken_over),
+            show_count(facts.records_taken_over)
+        ));
+    }
     if facts.shards_written > 0 {
         let mut line = format!(
             "wrote {} of records as {} in {} shards",

@@ -3,6 +3,7 @@
 //! stdout is data, stderr is progress, logs and errors. Exit codes: 0 done, 1 failed or the answer is no, 2 wrong usage,
 //! 3 finished but records were skipped.
 
+mod append;
 mod build;
 mod cat;
 mod cat_dataset;
@@ -23,12 +24,14 @@ mod output;
 mod progress;
 mod record_file;
 mod register;
+mod revise;
 mod rm;
 mod salvage;
 mod show;
 mod stop;
 mod tag;
 mod targets;
+mod update;
 mod verify;
 mod verify_dataset;
 
@@ -78,6 +81,8 @@ enum Command {
     Build(build::Build),
     Infer(infer::Infer),
     Register(register::Register),
+    Append(append::Append),
+    Update(update::Update),
     Convert(convert::Convert),
     Launch(launch::Launch),
     List(list::List),
@@ -118,6 +123,8 @@ pub fn run(program: &[OsString], arguments: impl IntoIterator<Item = OsString>) 
         Command::Build(args) => build::run(args, global),
         Command::Infer(args) => infer::run(args, global),
         Command::Register(args) => register::run(args, global),
+        Command::Append(args) => append::run(args, global),
+        Command::Update(args) => update::run(args, global),
         Command::Convert(args) => convert::run(args, global),
         Command::Launch(args) => launch::run(args, program),
         Command::List(args) => list::run(args, global),

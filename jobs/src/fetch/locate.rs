@@ -16,6 +16,8 @@ pub enum Located {
     File(PathBuf),
     /// An address to download from.
     Url(Url),
+    /// Nowhere: its shards are taken over from an earlier version.
+    TakenOver,
 }
 
 /// One `--from`.
@@ -38,9 +40,16 @@ pub fn locate(specs: &[SourceSpec], from: &[String]) -> Result<Vec<Located>> {
     let mut located = Vec::new();
     let mut missing = Vec::new();
     for spec in specs {
-        if let SourcePlace::Found(path, _) = &spec.place {
-            located.push(Located::File(path.clone()));
-            continue;
+        match &spec.place {
+            SourcePlace::Found(path, _) => {
+                located.push(Located::File(path.clone()));
+                continue;
+            }
+            SourcePlace::TakenOver => {
+                located.push(Located::TakenOver);
+                continue;
+            }
+            _ => {}
         }
         match places
             .iter()
@@ -66,7 +75,7 @@ pub(crate) fn present(specs: &[SourceSpec], from: &[String]) -> Result<(Vec<bool
         if from.is_empty() {
             return match &spec.place {
                 SourcePlace::Path(path) | SourcePlace::Found(path, _) => path.exists(),
-                SourcePlace::Url(_) => true,
+                SourcePlace::Url(_) | SourcePlace::TakenOver => true,
                 SourcePlace::Unknown => false,
             };
         }
@@ -99,6 +108,7 @@ fn own_place(spec: &SourceSpec) -> Result<Located> {
     match &spec.place {
         SourcePlace::Path(path) | SourcePlace::Found(path, _) => Ok(Located::File(path.clone())),
         SourcePlace::Url(url) => of_url(url),
+        SourcePlace::TakenOver => Ok(Located::TakenOver),
         SourcePlace::Unknown => Err(Hinted::new(
             format!("the recipe has no address for `{}`", spec.name),
             format!(

@@ -134,6 +134,15 @@ pub fn fetch_all(
         }
         match place {
             Located::File(path) => put(index, Ok(local(spec, path, strict)?)),
+            Located::TakenOver => put(
+                index,
+                Ok(Fetched {
+                    name: spec.name.clone(),
+                    path: PathBuf::new(),
+                    bytes: spec.bytes.unwrap_or(0),
+                    sha256: spec.sha256,
+                }),
+            ),
             Located::Url(url) => {
                 let path = folder.join(&spec.name);
                 match std::fs::metadata(&path) {

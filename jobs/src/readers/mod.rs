@@ -16,9 +16,11 @@ mod tests;
 use std::sync::Arc;
 
 use anyhow::Result;
+use prep_catalog::manifest::SourceManifest;
 use prep_formats::value::Value;
 
-use crate::builder::{Builder, DatasetSpec, Decoded, Input, Output, Raw, Source};
+use crate::builder::{Builder, DatasetSpec, Decoded, Input, Known, Layout, Making, Output, Raw, Source};
+use crate::fetch::Checksum;
 use crate::readers::rows::stay::Stays;
 use crate::recipe::{ReaderSpec, Recipe, SplitFiles};
 
@@ -136,11 +138,38 @@ impl Builder for RecipeBuilder {
         Ok(found.map(|found| Arc::new(found) as Arc<dyn Builder>))
     }
 
-    fn learn(&self, sources: &[Source], workers: usize) -> Result<Option<String>> {
+    fn learn(&self, sources: &[Source], known: &[Option<Known>], workers: usize) -> Result<Option<String>> {
         match &self.reader {
-            Reader::Rows(table) => Ok(Some(table.learn(sources, workers)?)),
+            Reader::Rows(table) => Ok(Some(table.learn(sources, known, workers)?)),
             _ => Ok(None),
         }
+    }
+
+    fn making(&self, sums: &[Checksum]) -> Result<Option<Making>> {
+        let spec = &self.recipe.spec;
+        match &self.reader {
+            Reader::Rows(table) if spec.layout == Layout::BySource => {
+                table.making(spec, &format!("rows revision {REVISION}"), sums)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn recipe_text(&self) -> Option<&str> {
+        Some(&self.recipe.text)
+    }
+
+    fn added_to(&self, earlier: &[SourceManifest]) -> Result<Option<Arc<dyn Builder>>> {
+        let Reader::Rows(table) = &self.reader else {
+            return Ok(None);
+        };
+        let (table, sources) = table.added_to(&self.recipe.spec, earlier)?;
+        let mut recipe = self.recipe.clone();
+        recipe.spec.sources = sources;
+        Ok(Some(Arc::new(Self {
+            recipe,
+            reader: Reader::Rows(Box::new(table)),
+        })))
     }
 
     fn with_learned(&self, learned: &str) -> Result<Arc<dyn Builder>> {

@@ -126,11 +126,13 @@
 //! what it brings of `sources`, `reader`, `features`, `splits`, `key`, `supervised_keys`, `output`; the first is the default.
 
 pub mod builtin;
+pub(crate) mod edit;
 mod parse;
 mod pattern;
 pub(crate) mod rows;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::builder::DatasetSpec;
 
@@ -143,6 +145,8 @@ pub use rows::RowsSpec;
 /// A recipe that passed all checks.
 #[derive(Debug, Clone)]
 pub struct Recipe {
+    /// The whole text.
+    pub text: Arc<str>,
     /// What every builder states.
     pub spec: DatasetSpec,
     /// How sources become examples.

@@ -348,7 +348,7 @@ fn field_at(text: &str, span: &Range<usize>) -> String {
 
 pub(super) struct Checker<'a> {
     file: &'a str,
-    text: &'a str,
+    pub(super) text: &'a str,
     folder: &'a Path,
 }
 
@@ -557,6 +557,7 @@ impl Checker<'_> {
         spec.splits = splits;
         spec.options = options;
         Ok(Recipe {
+            text: self.text.into(),
             spec,
             reader: reader_spec,
             files,

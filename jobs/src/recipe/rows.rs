@@ -95,6 +95,8 @@ pub(crate) struct SourceRule {
     pub(crate) at: String,
     /// How many files share a shard, on average.
     pub(crate) group: Option<u64>,
+    /// Whether it is not looked for, as its shards are taken over from an earlier version.
+    pub(crate) is_taken_over: bool,
 }
 
 /// What orders an example: a text with names of columns, or of the file, in braces.
@@ -208,6 +210,7 @@ impl Checker<'_> {
                 text: source.path.as_ref().map(|path| path.as_ref().clone()),
                 at: self.place(span, &format!("sources[{index}].{part}")),
                 group: group.map(|group| *group.as_ref()),
+                is_taken_over: false,
             });
         }
         let options = self.check_row_options(reader)?;
@@ -279,6 +282,7 @@ impl Checker<'_> {
         let num_splits = splits.len();
         spec.splits = splits;
         Ok(Recipe {
+            text: self.text.into(),
             spec,
             reader: ReaderSpec::Rows(Box::new(RowsSpec {
                 kind: kind.to_owned(),

@@ -55,6 +55,8 @@ pub(crate) struct Finishing<'a> {
     pub(crate) place: &'a Location,
     /// The folder with the statistics of shards that were written.
     pub(crate) parts: &'a Path,
+    /// Where shards lie in earlier versions that have come from there into this one, by their paths here.
+    pub(crate) earlier: HashMap<&'a str, Location>,
     pub(crate) memory_bytes: u64,
     pub(crate) monitor: &'a Monitor,
 }
@@ -209,21 +211,19 @@ impl Finder<'_> {
         ) {
             return Ok(found);
         }
-        if let Some((folder, name)) = shard
-            .path
-            .strip_prefix("../")
-            .and_then(|path| path.split_once('/'))
+        let elsewhere = match shard.path.starts_with("../") {
+            true => Some(shard.location(self.job.place)),
+            false => self.job.earlier.get(shard.path.as_str()).cloned(),
+        };
+        if let Some((folder, name)) = elsewhere
+            .as_ref()
+            .and_then(|location| Some((location.parent()?, shard.path.rsplit('/').next()?)))
         {
-            let others = match self.others.get(folder) {
+            let others = match self.others.get(&folder.to_string()) {
                 Some(others) => others.clone(),
                 None => {
-                    let beside = self
-                        .job
-                        .place
-                        .parent()
-                        .map(|parent| parent.join(folder).join(PARTS_FILE));
-                    let others = beside.map_or(Ok(None), |at| PartsFile::open(&at))?.map(Arc::new);
-                    self.others.insert(folder.to_owned(), others.clone());
+                    let others = PartsFile::open(&folder.join(PARTS_FILE))?.map(Arc::new);
+                    self.others.insert(folder.to_string(), others.clone());
                     others
                 }
             };
@@ -231,10 +231,7 @@ impl Finder<'_> {
                 return Ok(found);
             }
         }
-        let location = match shard.path.starts_with("../") {
-            true => shard.location(self.job.place),
-            false => Location::from_path(self.job.out.join(&shard.path)),
-        };
+        let location = elsewhere.unwrap_or_else(|| Location::from_path(self.job.out.join(&shard.path)));
         read_shard(&location, &at, shard, prototype)
             .with_context(|| format!("could not count the examples of {location}"))?;
         let file = PartsFile::open(&Location::from_path(&at))?.map(Arc::new);

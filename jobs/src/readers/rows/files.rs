@@ -176,9 +176,15 @@ pub(super) fn expand(
         rules: Vec::new(),
         seen: HashSet::new(),
         used: vec![false; splits.names.len()],
-        is_open: spec.fractions.is_some() || told.is_some(),
+        // Splits that get nothing new are those of sources that are taken over.
+        is_open: spec.fractions.is_some()
+            || told.is_some()
+            || spec.sources.iter().any(|rule| rule.is_taken_over),
     };
     for (index, (rule, source)) in spec.sources.iter().zip(sources).enumerate() {
+        if rule.is_taken_over {
+            continue;
+        }
         let place = moved(source, rule.text.as_deref(), from, sources.len() == 1);
         let files = files_of(&place).map_err(|reason| anyhow::anyhow!("{}: {reason}", rule.at))?;
         let group = rule.group.unwrap_or(match reader.unit() {
@@ -466,6 +472,14 @@ fn name_of(path: &Path) -> String {
         }
     }
     parts.join("/")
+}
+
+/// A pattern of the names that the files of a source get whose path is written so.
+pub(crate) fn files_text(text: &str, place: &SourcePlace) -> Result<String, String> {
+    Ok(match files_of(place)? {
+        Some(Files::Folder(_, pattern)) => prefix_of(text, &pattern) + pattern.text(),
+        _ => name_of(Path::new(text)),
+    })
 }
 
 /// What comes before the paths that fit a pattern in the names of files.

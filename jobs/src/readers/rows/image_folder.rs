@@ -11,7 +11,7 @@
 //! A picture without a row, and a row without a picture, are errors. Of a metadata file 24 bytes a row are held, which
 //! are 24 GB at 10^9; the rows themselves are read where they lie, or held where they are in an archive.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::ControlFlow;
@@ -23,6 +23,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use prep_formats::features::Feature;
 use prep_formats::value::DType;
+use serde::{Deserialize, Serialize};
 
 use crate::archive::each_file;
 use crate::builder::Source;
@@ -104,19 +105,61 @@ pub(crate) struct ImageFolder {
     /// The metadata of folders, and of archives.
     folders: Mutex<HashMap<PathBuf, Option<Arc<Metadata>>>>,
     archives: Mutex<HashMap<PathBuf, Arc<ByFolder>>>,
-    seen: Mutex<Seen>,
 }
 
-/// What was seen while the sources were looked at.
-#[derive(Debug, Default)]
-struct Seen {
+/// What pictures are called and where they lie.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Folders {
     classes: BTreeSet<String>,
-    /// How deep pictures without metadata lie, each with the first by name.
-    depths: Vec<(usize, String)>,
+    /// How deep pictures lie, each with the first by name.
+    depths: BTreeMap<usize, String>,
     /// Whether some have names of kinds that are no pictures to TFDS.
     is_foreign: bool,
+    /// The first by name that has no metadata, and the first that has.
     without_metadata: Option<String>,
     with_metadata: Option<String>,
+}
+
+impl Folders {
+    fn note_class(&mut self, class: &str) {
+        if self.classes.len() <= MOST_CLASSES && !self.classes.contains(class) {
+            self.classes.insert(class.to_owned());
+        }
+    }
+
+    fn note_depth(&mut self, depth: usize, shown: &str) {
+        let first = self.depths.entry(depth).or_insert_with(|| shown.to_owned());
+        if shown < first.as_str() {
+            shown.clone_into(first);
+        }
+    }
+
+    /// Drops classes where there are too many: which of them were kept depends on the order in which pictures came.
+    pub(crate) fn settle(&mut self) {
+        if self.classes.len() > MOST_CLASSES {
+            self.classes.clear();
+        }
+    }
+
+    /// Adds what was seen elsewhere.
+    pub(crate) fn merge(&mut self, other: Self) {
+        for class in &other.classes {
+            self.note_class(class);
+        }
+        for (depth, shown) in &other.depths {
+            self.note_depth(*depth, shown);
+        }
+        self.is_foreign |= other.is_foreign;
+        for (slot, shown) in [
+            (&mut self.without_metadata, other.without_metadata),
+            (&mut self.with_metadata, other.with_metadata),
+        ] {
+            *slot = match (slot.take(), shown) {
+                (Some(known), Some(shown)) => Some(known.min(shown)),
+                (known, shown) => known.or(shown),
+            };
+        }
+    }
 }
 
 /// Where a picture is.
@@ -135,7 +178,6 @@ impl ImageFolder {
             labels: options.labels,
             folders: Mutex::default(),
             archives: Mutex::default(),
-            seen: Mutex::default(),
         }
     }
 
@@ -273,8 +315,7 @@ impl RowReader for ImageFolder {
             let row = metadata.find(path, &file.shown)?;
             metadata.found[row / 64].fetch_or(1 << (row % 64), Ordering::Relaxed);
         }
-        let mut seen = lock(&self.seen);
-        let seen = &mut *seen;
+        let seen = survey.folders.get_or_insert_default();
         let name = file.path.to_ascii_lowercase();
         seen.is_foreign |= FOREIGN.iter().any(|ending| name.ends_with(ending));
         let slot = match &spot.metadata {
@@ -285,22 +326,20 @@ impl RowReader for ImageFolder {
             *slot = Some(file.shown.clone());
         }
         let depth = spot.relative.matches('/').count();
-        match seen.depths.iter_mut().find(|(known, _)| *known == depth) {
-            Some((_, first)) if file.shown < *first => first.clone_from(&file.shown),
-            Some(_) => {}
-            None => seen.depths.push((depth, file.shown.clone())),
-        }
-        if let Some(class) = class_of(&spot.relative)
-            && seen.classes.len() <= MOST_CLASSES
-            && !seen.classes.contains(class)
-        {
-            seen.classes.insert(class.to_owned());
+        seen.note_depth(depth, &file.shown);
+        if let Some(class) = class_of(&spot.relative) {
+            seen.note_class(class);
         }
         Ok(true)
     }
 
-    fn features(&self) -> Result<Vec<(String, Feature)>> {
-        let seen = lock(&self.seen);
+    /// Each row of metadata needs its picture.
+    fn looks_at_all(&self) -> bool {
+        true
+    }
+
+    fn features(&self, survey: &Survey) -> Result<Vec<(String, Feature)>> {
+        let seen = survey.folders.clone().unwrap_or_default();
         let image = match seen.is_foreign {
             true => Feature::Scalar { dtype: DType::String },
             false => picture(),
@@ -344,8 +383,7 @@ impl RowReader for ImageFolder {
             }
         };
         if wants {
-            let mut depths = seen.depths.clone();
-            depths.sort();
+            let depths: Vec<(usize, String)> = seen.depths.into_iter().collect();
             if let Some((0, flat)) = depths.first() {
                 return Err(Hinted::new(
                     format!(
@@ -369,7 +407,7 @@ impl RowReader for ImageFolder {
                 )
                 .into());
             }
-            let names: Vec<String> = seen.classes.iter().cloned().collect();
+            let names: Vec<String> = seen.classes.into_iter().collect();
             let label = Feature::ClassLabel {
                 num_classes: names.len() as u64,
                 names,

@@ -1,15 +1,15 @@
 //! Learns the types of columns from the rows of all sources, on several threads.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use bytes::Bytes;
 
-use crate::builder::Source;
-use crate::error::Cancelled;
+use crate::builder::{Known, Source};
+use crate::error::{Cancelled, Hinted};
 use crate::readers::rows::file::{RowFile, each_row_file, is_packed};
 use crate::readers::rows::survey::{Place, Survey};
 use crate::readers::rows::{RawRow, RowReader, Rows};
@@ -29,100 +29,246 @@ pub(super) struct Lesson<'a> {
     pub(super) sample: u64,
     /// Whether rows are looked at, if files do not tell.
     pub(super) wants_rows: bool,
+    /// What else decides what is learnt: what an earlier build has learnt counts if that was the same.
+    pub(super) settings: &'a str,
 }
+
+impl Lesson<'_> {
+    /// What identifies it.
+    fn id(&self) -> String {
+        let text = format!(
+            "{SURVEY_REVISION} {} {:?} {:?} {} {}",
+            self.settings, self.members, self.classes, self.sample, self.wants_rows
+        );
+        blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
+    }
+}
+
+/// Raise when a survey notes other things of the same rows than before, or writes them down in another way.
+const SURVEY_REVISION: u32 = 1;
 
 /// What was learnt.
 #[derive(Debug, Default)]
 pub(super) struct Learnt {
     pub(super) survey: Survey,
+    /// Of each source, as text.
+    pub(super) sources: Vec<String>,
     /// In how many pieces each source is read.
     pub(super) pieces: Vec<u64>,
 }
 
-type Batch = (Place, Vec<(u64, Bytes, u64)>);
+/// What was learnt of a source, as it is written down for later versions.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+struct OfSource {
+    /// The lesson's.
+    lesson: String,
+    pieces: u64,
+    survey: Survey,
+}
 
-/// Looks at all sources. The result is the same for any number of threads. Damaged rows are passed over: they are told of when they are read.
+/// A source of which not all rows are parsed yet. Whoever lets go of it last writes down what was learnt.
+struct Open {
+    source: u32,
+    pieces: AtomicU64,
+    survey: Mutex<Survey>,
+}
+
+struct Batch {
+    open: Arc<Open>,
+    place: Place,
+    rows: Vec<(u64, Bytes, u64)>,
+}
+
+/// What all threads share.
+struct Class<'a> {
+    lesson: &'a Lesson<'a>,
+    id: String,
+    sources: &'a [Source],
+    known: &'a [Option<Known>],
+    /// The next source.
+    next: AtomicUsize,
+    failed: AtomicBool,
+    errors: Mutex<Vec<(usize, anyhow::Error)>>,
+    learnt: Mutex<Learnt>,
+}
+
+/// Looks at all sources but those of which enough is known. The result is the same for any number of threads. Damaged rows are passed over: they are
+/// told of when they are read.
 ///
 /// # Errors
 /// A source is unusable; of several, the first one.
-pub(super) fn learn(lesson: &Lesson<'_>, sources: &[Source], workers: usize) -> Result<Learnt> {
-    let next = AtomicUsize::new(0);
-    let failed = AtomicBool::new(false);
-    let errors: Mutex<Vec<(usize, anyhow::Error)>> = Mutex::default();
-    let total: Mutex<Survey> = Mutex::new(Survey::new(lesson.classes));
-    let pieces: Mutex<Vec<u64>> = Mutex::new(vec![1; sources.len()]);
+pub(super) fn learn(
+    lesson: &Lesson<'_>,
+    sources: &[Source],
+    known: &[Option<Known>],
+    workers: usize,
+) -> Result<Learnt> {
+    let class = Class {
+        lesson,
+        id: lesson.id(),
+        sources,
+        known,
+        next: AtomicUsize::new(0),
+        failed: AtomicBool::new(false),
+        errors: Mutex::default(),
+        learnt: Mutex::new(Learnt {
+            survey: Survey::new(lesson.classes),
+            sources: vec![String::new(); sources.len()],
+            pieces: vec![1; sources.len()],
+        }),
+    };
     let (sender, batches) = sync_channel::<Batch>(2 * workers.max(1));
     let batches = Mutex::new(batches);
     std::thread::scope(|scope| {
         for _ in 0..workers.clamp(1, sources.len().max(1)) {
-            let sender = sender.clone();
-            let (next, failed, errors, total, pieces) = (&next, &failed, &errors, &total, &pieces);
-            scope.spawn(move || {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(source) = sources.get(index).filter(|_| !failed.load(Ordering::Relaxed)) else {
-                        break;
-                    };
-                    match look_at(lesson, source, &sender, total) {
-                        Ok(count) => pieces.lock().unwrap_or_else(PoisonError::into_inner)[index] = count,
-                        Err(error) => {
-                            failed.store(true, Ordering::Relaxed);
-                            errors
-                                .lock()
-                                .unwrap_or_else(PoisonError::into_inner)
-                                .push((index, error));
-                        }
-                    }
-                }
-            });
+            let (sender, class) = (sender.clone(), &class);
+            scope.spawn(move || class.look_at_sources(&sender));
         }
         drop(sender);
         for _ in 0..workers.max(1) {
-            scope.spawn(|| {
-                let survey = parse(lesson, &batches);
-                total.lock().unwrap_or_else(PoisonError::into_inner).merge(survey);
-            });
+            scope.spawn(|| class.parse(&batches));
         }
     });
-    let mut errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut errors = class.errors.into_inner().unwrap_or_else(PoisonError::into_inner);
     errors.sort_by_key(|(index, _)| *index);
-    if let Some((_, error)) = errors.into_iter().next() {
-        return Err(error);
+    match errors.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None => Ok(class.learnt.into_inner().unwrap_or_else(PoisonError::into_inner)),
     }
-    Ok(Learnt {
-        survey: total.into_inner().unwrap_or_else(PoisonError::into_inner),
-        pieces: pieces.into_inner().unwrap_or_else(PoisonError::into_inner),
-    })
 }
 
-/// Looks at a source, and gives its number of pieces.
-fn look_at(
-    lesson: &Lesson<'_>,
-    source: &Source,
-    sender: &SyncSender<Batch>,
-    total: &Mutex<Survey>,
-) -> Result<u64> {
-    let reader = lesson.reader;
-    let mut pieces = 1;
-    let is_alone = source.files().is_none();
-    each_row_file(source, lesson.members, reader, true, &mut |file| {
-        if is_alone && !is_packed(&source.name, reader.endings()) {
-            pieces = reader.pieces(file)?;
+impl Class<'_> {
+    fn fail(&self, index: usize, error: anyhow::Error) {
+        self.failed.store(true, Ordering::Relaxed);
+        lock(&self.errors).push((index, error));
+    }
+
+    fn look_at_sources(&self, sender: &SyncSender<Batch>) {
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let source = self.sources.get(index);
+            let Some(source) = source.filter(|_| !self.failed.load(Ordering::Relaxed)) else {
+                break;
+            };
+            let result = match self.take_known(index, source) {
+                Ok(true) => Ok(()),
+                Ok(false) => self.look_at(source, sender),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = result {
+                self.fail(index, error);
+            }
         }
-        let mut told = Survey::new(&[]);
-        let tells = reader.columns(file, source.index(), &mut told)?;
-        if tells {
-            total.lock().unwrap_or_else(PoisonError::into_inner).merge(told);
-            if lesson.classes.is_empty() {
+    }
+
+    /// Takes what an earlier build has learnt of a source, if that is enough.
+    fn take_known(&self, index: usize, source: &Source) -> Result<bool> {
+        let Some(Some(known)) = self.known.get(index) else {
+            return Ok(false);
+        };
+        if known.is_there && self.lesson.reader.looks_at_all() {
+            return Ok(false);
+        }
+        let found = serde_json::from_str::<OfSource>(&known.text).ok();
+        let Some(found) = found.filter(|found| found.lesson == self.id) else {
+            if known.is_there {
+                return Ok(false);
+            }
+            bail!(Hinted::new(
+                format!("what is known of {} was learnt under other settings", source.name),
+                "the recipe asks for other columns, types or rows than before: build it anew, with `prep update RECIPE.toml`"
+            ));
+        };
+        let mut learnt = lock(&self.learnt);
+        learnt.survey.merge(found.survey.of_source(source.index()));
+        learnt.pieces[index] = found.pieces;
+        known.text.clone_into(&mut learnt.sources[index]);
+        Ok(true)
+    }
+
+    fn look_at(&self, source: &Source, sender: &SyncSender<Batch>) -> Result<()> {
+        let lesson = self.lesson;
+        let reader = lesson.reader;
+        let open = Arc::new(Open {
+            source: source.index(),
+            pieces: AtomicU64::new(1),
+            survey: Mutex::new(Survey::new(lesson.classes)),
+        });
+        let is_alone = source.files().is_none();
+        each_row_file(source, lesson.members, reader, true, &mut |file| {
+            let mut pieces = 1;
+            if is_alone && !is_packed(&source.name, reader.endings()) {
+                pieces = reader.pieces(file)?;
+                open.pieces.store(pieces, Ordering::Relaxed);
+            }
+            let mut told = Survey::new(&[]);
+            let tells = reader.columns(file, source.index(), &mut told)?;
+            if tells {
+                lock(&open.survey).merge(told);
+                if lesson.classes.is_empty() {
+                    return Ok(ControlFlow::Continue(()));
+                }
+            } else if !lesson.wants_rows {
                 return Ok(ControlFlow::Continue(()));
             }
-        } else if !lesson.wants_rows {
-            return Ok(ControlFlow::Continue(()));
+            send_rows(lesson, source, file, pieces, &open, sender)?;
+            Ok(ControlFlow::Continue(()))
+        })?;
+        self.let_go(open)
+    }
+
+    /// Writes down what was learnt of a source, when nobody adds to it any more.
+    fn let_go(&self, open: Arc<Open>) -> Result<()> {
+        let Some(open) = Arc::into_inner(open) else {
+            return Ok(());
+        };
+        let survey = open.survey.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (index, pieces) = (open.source as usize, open.pieces.into_inner());
+        let text = serde_json::to_string(&OfSource {
+            lesson: self.id.clone(),
+            pieces,
+            survey: survey.clone().settled(),
+        })?;
+        let mut learnt = lock(&self.learnt);
+        learnt.survey.merge(survey);
+        learnt.sources[index] = text;
+        learnt.pieces[index] = pieces;
+        Ok(())
+    }
+
+    /// Parses rows as long as there are any.
+    fn parse(&self, batches: &Mutex<Receiver<Batch>>) {
+        loop {
+            let batch = lock(batches).recv();
+            let Ok(Batch {
+                open,
+                mut place,
+                rows,
+            }) = batch
+            else {
+                return;
+            };
+            let index = open.source as usize;
+            if let Some(source) = self.sources.get(index) {
+                source.add_records_read(rows.len() as u64);
+            }
+            let mut survey = Survey::new(self.lesson.classes);
+            for (row, data, tag) in rows {
+                place.row = row;
+                if let Ok(cells) = self.lesson.reader.cells(&data, tag) {
+                    survey.add(&cells, &place);
+                }
+            }
+            lock(&open.survey).merge(survey);
+            if let Err(error) = self.let_go(open) {
+                self.fail(index, error);
+            }
         }
-        send_rows(lesson, source, file, if is_alone { pieces } else { 1 }, sender)?;
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(pieces)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn send_rows(
@@ -130,9 +276,11 @@ fn send_rows(
     source: &Source,
     file: &mut RowFile<'_>,
     pieces: u64,
+    open: &Arc<Open>,
     sender: &SyncSender<Batch>,
 ) -> Result<()> {
     let mut batches = Batches {
+        open,
         place: Place {
             source: source.index(),
             file: file.index,
@@ -156,6 +304,7 @@ fn send_rows(
 
 /// Gathers rows for the parsing threads.
 struct Batches<'a> {
+    open: &'a Arc<Open>,
     place: Place,
     left: u64,
     rows: Vec<(u64, Bytes, u64)>,
@@ -167,10 +316,15 @@ impl Batches<'_> {
     fn flush(&mut self) -> Result<()> {
         self.bytes = 0;
         let rows = std::mem::take(&mut self.rows);
-        if rows.is_empty() || self.sender.send((self.place.clone(), rows)).is_ok() {
+        if rows.is_empty() {
             return Ok(());
         }
-        Err(Cancelled.into())
+        let batch = Batch {
+            open: Arc::clone(self.open),
+            place: self.place.clone(),
+            rows,
+        };
+        self.sender.send(batch).map_err(|_| Cancelled.into())
     }
 }
 
@@ -193,23 +347,6 @@ impl Rows for Batches<'_> {
     }
 }
 
-/// Parses rows as long as there are any.
-fn parse(lesson: &Lesson<'_>, batches: &Mutex<Receiver<Batch>>) -> Survey {
-    let mut survey = Survey::new(lesson.classes);
-    loop {
-        let batch = batches.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok((mut place, rows)) = batch else {
-            return survey;
-        };
-        for (row, data, tag) in rows {
-            place.row = row;
-            if let Ok(cells) = lesson.reader.cells(&data, tag) {
-                survey.add(&cells, &place);
-            }
-        }
-    }
-}
-
 /// What was learnt, as text: for the journal and other processes.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Notes {
@@ -217,4 +354,6 @@ pub(super) struct Notes {
     pub(super) features: Vec<(String, String)>,
     /// In how many pieces sources are read that are read in more than one: (source, pieces).
     pub(super) pieces: Vec<(usize, u64)>,
+    /// What was learnt of each source, for later versions.
+    pub(super) sources: Vec<String>,
 }

@@ -21,6 +21,7 @@ pub(crate) mod picture;
 mod records;
 pub(crate) mod stay;
 pub(crate) mod survey;
+mod survey_text;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -72,11 +73,17 @@ pub(crate) trait RowReader: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// The columns that the reader itself knows once it was shown all files.
+    /// Whether files have to fit each other, so that all that are there are looked at by [`columns`](Self::columns) when one of them has changed.
+    fn looks_at_all(&self) -> bool {
+        false
+    }
+
+    /// The columns that the reader itself knows once it was shown all files, of which this is the survey.
     ///
     /// # Errors
     /// The files do not go together.
-    fn features(&self) -> Result<Vec<(String, Feature)>> {
+    fn features(&self, survey: &Survey) -> Result<Vec<(String, Feature)>> {
+        let _ = survey;
         Ok(Vec::new())
     }
 

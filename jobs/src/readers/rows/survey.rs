@@ -9,10 +9,13 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use prep_formats::features::Feature;
 use prep_formats::value::DType;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Hinted;
 use crate::readers::rows::cell::Cell;
 use crate::readers::rows::convert::{loose_bool, loose_float, plain};
+use crate::readers::rows::image_folder::Folders;
+use crate::readers::rows::survey_text as text;
 
 /// Columns, or names in one object, that are taken.
 const MOST_COLUMNS: usize = 4096;
@@ -42,45 +45,71 @@ impl Place {
 }
 
 /// The types that were seen, each with its first place.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Node {
     /// How often there was a value, or an explicit null.
     count: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
     null: Option<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     bool: Option<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     int: Option<Place>,
     /// Among integers, one below zero, and one that needs 64 bits without a sign.
+    #[serde(skip_serializing_if = "Option::is_none")]
     negative: Option<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     large: Option<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     float: Option<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     foreign: Option<(Place, String)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     list: Option<(Place, Box<Node>)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     dict: Option<(Place, BTreeMap<String, Node>)>,
+    #[serde(skip_serializing_if = "Option::is_none", with = "text::tensor")]
     tensor: Option<(Place, DType, Vec<Option<u64>>)>,
     /// A tensor that is not like the first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     other_tensor: Option<(Place, String)>,
     /// Texts of which only their looks tell what they are.
+    #[serde(skip_serializing_if = "Loose::is_empty")]
     loose: Loose,
     /// Whether some byte string is no picture, and no text.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     not_picture: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     not_text: bool,
     /// The byte strings of records: the first place, least and most of them in a row, and what they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
     values: Option<(Place, usize, usize, Box<Node>)>,
     /// What files themselves say the column is, each once, without whether it may be missing; and whether it may.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", with = "text::told")]
     told: BTreeMap<String, (Place, Feature)>,
     /// Too many names in one object.
+    #[serde(skip_serializing_if = "Option::is_none")]
     crowded: Option<Place>,
 }
 
 /// What texts of CSV look like.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 struct Loose {
+    #[serde(skip_serializing_if = "Option::is_none")]
     empty: Option<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     bool: Option<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     int: Option<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     float: Option<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<Place>,
 }
 
@@ -124,6 +153,10 @@ fn is_plain_float(text: &[u8]) -> bool {
 }
 
 impl Loose {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     fn add(&mut self, text: &[u8], place: &Place) {
         let slot = if text.is_empty() {
             &mut self.empty
@@ -732,16 +765,91 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Drops which of too many names of an object were kept: that depends on the order in which rows came.
+    fn settle(&mut self) {
+        if self.crowded.is_some()
+            && let Some((place, nodes)) = &mut self.dict
+        {
+            nodes.clear();
+            self.crowded = Some(place.clone());
+        }
+        let inner = self.list.iter_mut().map(|(_, node)| &mut **node);
+        let inner = inner.chain(self.values.iter_mut().map(|(.., node)| &mut **node));
+        let fields = self.dict.iter_mut().flat_map(|(_, nodes)| nodes.values_mut());
+        inner.chain(fields).for_each(Self::settle);
+    }
+
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place)) {
+        let Self {
+            null,
+            bool,
+            int,
+            negative,
+            large,
+            float,
+            text,
+            bytes,
+            foreign,
+            list,
+            dict,
+            tensor,
+            other_tensor,
+            loose,
+            values,
+            told,
+            crowded,
+            count: _,
+            not_picture: _,
+            not_text: _,
+        } = self;
+        let plain = [null, bool, int, negative, large, float, text, bytes, crowded];
+        let loose = [
+            &mut loose.empty,
+            &mut loose.bool,
+            &mut loose.int,
+            &mut loose.float,
+            &mut loose.text,
+        ];
+        plain.into_iter().chain(loose).flatten().for_each(&mut *visit);
+        let named = foreign.iter_mut().chain(other_tensor).map(|(place, _)| place);
+        let named = named.chain(tensor.iter_mut().map(|(place, ..)| place));
+        named
+            .chain(told.values_mut().map(|(place, _)| place))
+            .for_each(&mut *visit);
+        if let Some((place, node)) = list {
+            visit(place);
+            node.each_place(visit);
+        }
+        if let Some((place, .., node)) = values {
+            visit(place);
+            node.each_place(visit);
+        }
+        if let Some((place, nodes)) = dict {
+            visit(place);
+            nodes.values_mut().for_each(|node| node.each_place(visit));
+        }
+    }
+}
+
 /// What was seen of all columns.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Survey {
     pub(crate) rows: u64,
     pub(crate) columns: BTreeMap<String, Node>,
     /// The columns whose values are gathered as classes, by name: up to one more than are taken.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) classes: BTreeMap<String, BTreeSet<String>>,
     /// The largest number of a column whose values are gathered as classes.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) largest: BTreeMap<String, i64>,
+    /// What the folders of pictures are called, and what lies in them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) folders: Option<Folders>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     first: Option<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     crowded: Option<Place>,
 }
 
@@ -821,6 +929,34 @@ impl Survey {
             let largest = self.largest.entry(name).or_insert(number);
             *largest = (*largest).max(number);
         }
+        if let Some(folders) = other.folders {
+            self.folders.get_or_insert_default().merge(folders);
+        }
+    }
+
+    /// For later versions: the same whatever order the rows were added in.
+    pub(crate) fn settled(mut self) -> Self {
+        self.columns.values_mut().for_each(Node::settle);
+        // Which of too many there are depends on that order.
+        let too_many = |classes: &&mut BTreeSet<String>| classes.len() > MOST_CLASSES;
+        self.classes
+            .values_mut()
+            .filter(too_many)
+            .for_each(BTreeSet::clear);
+        if let Some(folders) = &mut self.folders {
+            folders.settle();
+        }
+        self
+    }
+
+    /// The same of a source that is at this position now.
+    pub(crate) fn of_source(mut self, source: u32) -> Self {
+        let mut set = |place: &mut Place| place.source = source;
+        self.first.iter_mut().chain(&mut self.crowded).for_each(&mut set);
+        for node in self.columns.values_mut() {
+            node.each_place(&mut set);
+        }
+        self
     }
 
     /// The feature of a column.

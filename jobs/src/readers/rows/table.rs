@@ -5,14 +5,20 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
+use prep_catalog::manifest::SourceManifest;
 use prep_formats::example::ExampleView;
 use prep_formats::features::{ExampleEncoder, Feature, Features};
 use prep_formats::value::{DType, Value};
 
 use crate::build::{FRACTION_SALT, fraction_of};
-use crate::builder::{DatasetSpec, Decoded, Input, Output, Raw, Source, SourceSpec, Standing};
+use crate::builder::{
+    DatasetSpec, Decoded, Input, Known, MadeOf, Making, Output, Raw, Source, SourcePlace, SourceSpec,
+    Standing,
+};
 use crate::convert::filter::{self, Expression};
 use crate::error::Hinted;
+use crate::fetch::Checksum;
+use crate::fetch::local::size_of;
 use crate::readers::rows::cell::Cell;
 use crate::readers::rows::convert::{self, Misfit};
 use crate::readers::rows::file::{each_row_file, folder_of, is_packed};
@@ -38,6 +44,9 @@ pub(crate) struct Table {
     learned: Option<Arc<Learned>>,
 }
 
+/// In place of one of the recipe's sources, for a source that is not read but taken over.
+const TAKEN_OVER: u32 = u32::MAX;
+
 /// What is known once the sources were looked at.
 #[derive(Debug)]
 struct Learned {
@@ -51,6 +60,10 @@ struct Learned {
     encoders: Mutex<Vec<(ExampleEncoder, Vec<u8>)>>,
     /// For each input its source and piece.
     inputs: Vec<(usize, u64)>,
+    /// The schema of all columns, as text.
+    schema: String,
+    /// What was learnt of each source, as text.
+    sources: Vec<String>,
 }
 
 /// A column of the sources.
@@ -93,6 +106,7 @@ impl Table {
         let mut spec = self.spec.clone();
         for rule in &mut spec.sources {
             rule.at.clear();
+            rule.is_taken_over = false;
         }
         spec.splits_at.clear();
         spec.filter = self.filter.as_ref().map(Expression::to_string);
@@ -148,7 +162,12 @@ impl Table {
     }
 
     /// Looks at the sources for what the recipe does not say.
-    pub(crate) fn learn(&self, sources: &[Source], workers: usize) -> Result<String> {
+    pub(crate) fn learn(
+        &self,
+        sources: &[Source],
+        known: &[Option<Known>],
+        workers: usize,
+    ) -> Result<String> {
         let is_known = |name: &String| matches!(self.declared(name), Some(Declared::Feature(_)));
         let wants_rows = !self.wanted().is_some_and(|names| names.iter().all(is_known));
         let classes: Vec<String> = self
@@ -164,10 +183,11 @@ impl Table {
             classes: &classes,
             sample: self.spec.options.sample.unwrap_or(u64::MAX),
             wants_rows,
+            settings: &format!("{} {:?} {:?}", self.spec.kind, self.spec.options, self.wanted()),
         };
-        let learnt = learn(&lesson, sources, workers)?;
+        let learnt = learn(&lesson, sources, known, workers)?;
         learnt.survey.check()?;
-        let own = self.reader.features()?;
+        let own = self.reader.features(&learnt.survey)?;
         let mut features = Vec::new();
         for name in self.columns_of(&learnt.survey, &own)? {
             let known = own.iter().find(|(other, _)| *other == name);
@@ -183,6 +203,7 @@ impl Table {
         let notes = Notes {
             features: features.to_files(),
             pieces: pieces.filter(|(_, pieces)| *pieces != 1).collect(),
+            sources: learnt.sources,
         };
         Ok(serde_json::to_string(&notes)?)
     }
@@ -274,6 +295,7 @@ impl Table {
     /// The same with what was learnt, and the schema of its examples.
     pub(crate) fn with_learned(&self, dataset: &DatasetSpec, text: &str) -> Result<(Self, Features)> {
         let notes: Notes = serde_json::from_str(text).context("what was learnt of the sources is damaged")?;
+        let whole = format!("{:?}", notes.features);
         let files: BTreeMap<String, String> = notes.features.into_iter().collect();
         let schema = files.get("features.json").map_or("", String::as_str);
         let all = Features::from_files("features.json", schema, |file| Ok(files.get(file).cloned()))?;
@@ -350,8 +372,122 @@ impl Table {
             columns,
             features: features.clone(),
             inputs,
+            schema: whole,
+            sources: notes.sources,
         }));
         Ok((table, features))
+    }
+
+    /// What decides what is made of each source. See [`Builder::making`](crate::builder::Builder::making).
+    pub(crate) fn making(
+        &self,
+        dataset: &DatasetSpec,
+        revision: &str,
+        sums: &[Checksum],
+    ) -> Result<Option<Making>> {
+        let Some(learned) = &self.learned else {
+            return Ok(None);
+        };
+        let mut spec = self.spec.clone();
+        spec.sources.clear();
+        spec.splits_at.clear();
+        spec.supervised = None;
+        spec.filter = self.filter.as_ref().map(Expression::to_string);
+        let splits: Vec<&str> = dataset.splits.iter().map(|split| split.name.as_str()).collect();
+        let settings = format!(
+            "{revision} {spec:?} {splits:?} {} {}",
+            dataset.options, learned.schema
+        );
+        let settings = blake3::hash(settings.as_bytes()).to_hex().to_string();
+        // What says something of the rows of others counts for all that it was found with.
+        let mut asides: HashMap<u32, String> = HashMap::new();
+        for ((source, sum), rule) in dataset.sources.iter().zip(sums).zip(self.rules.iter()) {
+            if self.reader.is_aside(&source.name) {
+                let text = asides.entry(*rule).or_default();
+                *text += &format!("{} {:?}\n", hex::encode(sum.sha256), source.name);
+            }
+        }
+        let mut sources = Vec::with_capacity(dataset.sources.len());
+        for (index, (source, sum)) in dataset.sources.iter().zip(sums).enumerate() {
+            let rule = self.rules.get(index).copied().unwrap_or(TAKEN_OVER);
+            let mut hasher = blake3::Hasher::new();
+            let mut add = |text: &str| {
+                hasher.update(&(text.len() as u64).to_le_bytes());
+                hasher.update(text.as_bytes());
+            };
+            add(&settings);
+            add(&source.name);
+            add(&hex::encode(sum.sha256));
+            add(&self.splits_of(source, rule)?);
+            add(asides.get(&rule).map_or("", String::as_str));
+            let learned = learned.sources.get(index).cloned().unwrap_or_default();
+            sources.push(MadeOf {
+                made: hasher.finalize().to_hex().to_string(),
+                learned,
+            });
+        }
+        Ok(Some(Making { settings, sources }))
+    }
+
+    /// Which split the files of a source are of; of an archive, whose members are not known, what decides it.
+    fn splits_of(&self, source: &SourceSpec, rule: u32) -> Result<String> {
+        let Some(rule) = self.spec.sources.get(rule as usize) else {
+            return Ok(String::new());
+        };
+        if self.spec.fractions.is_some() || self.reader.is_aside(&source.name) {
+            return Ok(String::new());
+        }
+        if is_packed(&source.name, self.reader.endings()) {
+            return Ok(format!("{} {:?}", rule.name, self.files));
+        }
+        let Some(files) = source.files() else {
+            return Ok(self.splits.of(&rule.name, &source.name, None)?.to_string());
+        };
+        let prefix = folder_of(&source.name, files.iter().next().unwrap_or_default());
+        let mut hasher = blake3::Hasher::new();
+        for path in files.iter() {
+            let split = self.splits.of(&rule.name, &format!("{prefix}{path}"), None)?;
+            hasher.update(&(split as u64).to_le_bytes());
+        }
+        Ok(hasher.finalize().to_hex().to_string())
+    }
+
+    /// The same with the sources of an earlier version before its own, without those that it had already.
+    pub(crate) fn added_to(
+        &self,
+        dataset: &DatasetSpec,
+        earlier: &[SourceManifest],
+    ) -> Result<(Self, Vec<SourceSpec>)> {
+        let known = earlier.iter().map(|source| (source.name.as_str(), source));
+        let known: HashMap<&str, &SourceManifest> = known.collect();
+        let mut sources = Vec::with_capacity(earlier.len());
+        for source in earlier {
+            sources.push(SourceSpec::taken_over(source)?);
+        }
+        let mut rules = vec![TAKEN_OVER; sources.len()];
+        for (source, rule) in dataset.sources.iter().zip(self.rules.iter()) {
+            let Some(earlier) = known.get(source.name.as_str()) else {
+                sources.push(source.clone());
+                rules.push(*rule);
+                continue;
+            };
+            if let SourcePlace::Found(path, files) = &source.place
+                && let bytes = size_of(path, files.as_deref())?
+                && bytes != earlier.bytes
+            {
+                return Err(Hinted::new(
+                    format!(
+                        "{} has {bytes} bytes, and had {} before",
+                        source.name, earlier.bytes
+                    ),
+                    "sources are only added here; `prep update RECIPE.toml` also takes in what has changed",
+                )
+                .into());
+            }
+        }
+        let mut table = Self::new(&self.spec, dataset, &self.files);
+        table.rules = Arc::new(rules);
+        Ok((table, sources))
     }
 
     /// What is stored with fewer bits than the sources have, to be said once.

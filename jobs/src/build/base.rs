@@ -1,0 +1,525 @@
+//! The earlier version that a build takes finished shards over from, and what each version keeps for those that come after it.
+//!
+//! ```text
+//! prep_recipe.toml        the recipe, as it was written
+//! prep_sources.jsonl      a line about all, and a line a source: what decides its shards, what was learnt of it, and its shards
+//! ```
+//!
+//! Only versions in the layout by source have these files. Both are functions of recipe and sources, as the rest of the folder is. A source whose line in the
+//! earlier version says the same of what decides its shards is not read again: its shards are finished already. `prep update` brings them into the new
+//! version's folder, under the same names; `prep append` leaves them where they are.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use bytes::Bytes;
+use prep_catalog::Resolved;
+use prep_catalog::manifest::{FileManifest, Manifest, ShardManifest};
+use prep_formats::store::{self, Location};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::build::OnError;
+use crate::build::info::write_file;
+use crate::build::shard::ShardSummary;
+use crate::build::statistics::STATISTICS_FILE;
+use crate::builder::{DatasetSpec, Known, Making, SourcePlace};
+use crate::error::Hinted;
+use crate::fetch::{Checksum, hash_file};
+use crate::monitor::Monitor;
+
+/// File name of the recipe in a version's folder.
+pub(crate) const RECIPE_FILE: &str = "prep_recipe.toml";
+/// File name of what a version keeps of its sources.
+pub(crate) const SOURCES_FILE: &str = "prep_sources.jsonl";
+
+/// The format of [`SOURCES_FILE`].
+const FORMAT: u32 = 1;
+
+/// The first line of [`SOURCES_FILE`].
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    format: u32,
+    /// As [`Making`] has it.
+    settings: String,
+}
+
+/// What a version keeps of a source.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    source: String,
+    bytes: u64,
+    sha256: String,
+    /// As [`MadeOf`](crate::builder::MadeOf) has it.
+    made: String,
+    learned: Value,
+    /// Of each split that it has shards or damaged records in.
+    splits: Vec<OfSplit>,
+}
+
+/// What a source has given to a split.
+#[derive(Debug, Serialize, Deserialize)]
+struct OfSplit {
+    split: String,
+    skipped: u64,
+    shards: Vec<ShardSummary>,
+}
+
+/// How shards are taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taking {
+    /// Into the new version's own folder, where all else depends on all sources too.
+    In,
+    /// They stay in the earlier version's folder; its sources are not looked at.
+    Beside,
+}
+
+/// An earlier version.
+#[derive(Debug)]
+pub(crate) struct Base {
+    pub(crate) manifest: Manifest,
+    pub(crate) folder: Location,
+    pub(crate) taking: Taking,
+    /// Whether the recipe asks for this very version, but for its number and sources.
+    pub(crate) is_same_recipe: bool,
+    settings: String,
+    /// By the name of the source.
+    lines: HashMap<String, Line>,
+}
+
+/// A source whose shards are taken over.
+#[derive(Debug, Default)]
+pub(crate) struct TakenOver {
+    /// For each source whether it is.
+    pub(crate) sources: Vec<bool>,
+    /// Records left out of each group, and the shards.
+    pub(crate) skipped: Vec<u64>,
+    pub(crate) shards: Vec<ShardSummary>,
+}
+
+impl TakenOver {
+    /// Records of each split.
+    pub(crate) fn records(&self, spec: &DatasetSpec) -> Vec<u64> {
+        let mut records = vec![0; spec.splits.len()];
+        for shard in &self.shards {
+            records[shard.split as usize / spec.sources_of_split().max(1)] += shard.records;
+        }
+        records
+    }
+}
+
+impl Base {
+    /// Reads what a version has kept. One that has kept nothing, or nothing that can be used, is a base of which nothing is taken over.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub(crate) fn read(resolved: &Resolved, taking: Taking) -> Result<Self> {
+        let kept = kept_file(resolved, SOURCES_FILE)?;
+        let (settings, lines) = kept
+            .and_then(|text| parse(&text, &resolved.manifest))
+            .unwrap_or_default();
+        Ok(Self {
+            manifest: resolved.manifest.clone(),
+            folder: resolved.folder.clone(),
+            taking,
+            is_same_recipe: false,
+            settings,
+            lines,
+        })
+    }
+
+    /// What identifies it, for staging: another base is another job.
+    pub(crate) fn id(&self) -> String {
+        format!("{:?} {}", self.taking, self.manifest.sha256())
+    }
+
+    /// Whether it has statistics: then those after it have some too.
+    pub(crate) fn has_statistics(&self) -> bool {
+        self.manifest.file(STATISTICS_FILE).is_some()
+    }
+
+    /// Whether something of its sources was kept.
+    pub(crate) fn has_kept(&self) -> bool {
+        !self.settings.is_empty()
+    }
+
+    /// Whether the sources are, one by one, those that it was made from.
+    pub(crate) fn has_sources(&self, spec: &DatasetSpec, sums: &[Checksum]) -> bool {
+        let there = &self.manifest.sources;
+        let pairs = there.iter().zip(spec.sources.iter().zip(sums));
+        there.len() == spec.sources.len()
+            && pairs.into_iter().all(|(there, (source, sum))| {
+                there.name == source.name
+                    && there.bytes == sum.bytes
+                    && there.sha256 == hex::encode(sum.sha256)
+            })
+    }
+
+    /// The line of a source, if it is still the same.
+    fn line(&self, name: &str, sum: &Checksum) -> Option<&Line> {
+        let line = self.lines.get(name)?;
+        (line.bytes == sum.bytes && line.sha256 == hex::encode(sum.sha256)).then_some(line)
+    }
+
+    /// What is known of each source.
+    pub(crate) fn known(&self, spec: &DatasetSpec, sums: &[Checksum]) -> Vec<Option<Known>> {
+        let known = |(source, sum): (&crate::builder::SourceSpec, &Checksum)| {
+            Some(Known {
+                text: self.line(&source.name, sum)?.learned.to_string(),
+                is_there: source.place != SourcePlace::TakenOver,
+            })
+        };
+        spec.sources.iter().zip(sums).map(known).collect()
+    }
+
+    /// How sources differ from those that it was made from: (added, changed, removed).
+    pub(crate) fn differences<'a>(
+        &'a self,
+        spec: &'a DatasetSpec,
+        sums: &[Checksum],
+    ) -> (Vec<&'a str>, Vec<&'a str>, Vec<&'a str>) {
+        let (mut added, mut changed) = (Vec::new(), Vec::new());
+        let there: HashMap<&str, &prep_catalog::SourceManifest> = self
+            .manifest
+            .sources
+            .iter()
+            .map(|source| (source.name.as_str(), source))
+            .collect();
+        for (source, sum) in spec.sources.iter().zip(sums) {
+            match there.get(source.name.as_str()) {
+                None => added.push(source.name.as_str()),
+                Some(there) if there.bytes != sum.bytes || there.sha256 != hex::encode(sum.sha256) => {
+                    changed.push(source.name.as_str());
+                }
+                Some(_) => {}
+            }
+        }
+        let now: BTreeSet<&str> = spec.sources.iter().map(|source| source.name.as_str()).collect();
+        let removed = self.manifest.sources.iter().map(|source| source.name.as_str());
+        let removed = removed.filter(|name| !now.contains(name)).collect();
+        (added, changed, removed)
+    }
+
+    /// Which sources' shards are taken over.
+    ///
+    /// # Errors
+    /// Shards that have to be taken over do not fit: the recipe makes other examples of their sources now.
+    pub(crate) fn take_over(
+        &self,
+        spec: &DatasetSpec,
+        making: Option<&Making>,
+        sums: &[Checksum],
+        on_error: OnError,
+    ) -> Result<TakenOver> {
+        let mut taken = TakenOver {
+            sources: vec![false; spec.sources.len()],
+            skipped: vec![0; spec.num_groups()],
+            shards: Vec::new(),
+        };
+        let Some(making) = making else {
+            bail!("the builder does not tell what its shards depend on");
+        };
+        if self.taking == Taking::Beside && making.settings != self.settings {
+            return Err(self.other_settings(spec));
+        }
+        let there = self.there()?;
+        for (index, (source, sum)) in spec.sources.iter().zip(sums).enumerate() {
+            let must = source.place == SourcePlace::TakenOver;
+            let line = self.line(&source.name, sum);
+            let is_same = |line: &&Line| {
+                let is_made_so = making.sources.get(index).is_some_and(|of| of.made == line.made);
+                let is_whole = on_error != OnError::Fail || line.splits.iter().all(|of| of.skipped == 0);
+                let mut shards = line.splits.iter().flat_map(|of| &of.shards);
+                is_made_so
+                    && is_whole
+                    && shards.all(|shard| there.get(shard.path.as_str()) == Some(&shard.file_bytes))
+            };
+            let line = match line {
+                Some(line) if must => line,
+                Some(line) if is_same(&line) => line,
+                None if must => bail!("version {} has no source {}", self.manifest.version, source.name),
+                _ => continue,
+            };
+            let mut shards = line.splits.iter().flat_map(|of| &of.shards);
+            let is_whole = |shard: &ShardSummary| there.get(shard.path.as_str()) == Some(&shard.file_bytes);
+            if let Some(shard) = shards.find(|shard| !is_whole(shard)) {
+                let message = format!(
+                    "version {} is damaged: {} is absent or has another size",
+                    self.manifest.version, shard.path
+                );
+                return Err(Hinted::new(
+                    message,
+                    "`prep verify` says what else is; build it anew with `prep register --overwrite`",
+                )
+                .into());
+            }
+            for of in &line.splits {
+                let Some(split) = spec.splits.iter().position(|split| split.name == of.split) else {
+                    bail!(
+                        "the recipe has no split `{}`, and version {} has",
+                        of.split,
+                        self.manifest.version
+                    );
+                };
+                let group = split * spec.sources_of_split() + index;
+                taken.skipped[group] += of.skipped;
+                taken.shards.extend(of.shards.iter().map(|shard| ShardSummary {
+                    split: group as u32,
+                    path: match self.taking {
+                        Taking::In => file_name(&shard.path).to_owned(),
+                        Taking::Beside => self.seen_from_beside(&shard.path),
+                    },
+                    ..shard.clone()
+                }));
+            }
+            taken.sources[index] = true;
+        }
+        Ok(taken)
+    }
+
+    /// The sizes of its shards, by their paths in the manifest; of one that is not there, there is none.
+    fn there(&self) -> Result<HashMap<&str, u64>> {
+        let shards = self.manifest.splits.iter().flat_map(|split| &split.shards);
+        // One request for a thousand objects, not one for each.
+        let mut listed: HashMap<String, HashMap<String, u64>> = HashMap::new();
+        let mut found = HashMap::new();
+        for shard in shards {
+            let at = shard.location(&self.folder);
+            let size = match (at.as_path(), at.parent()) {
+                (None, Some(folder)) => {
+                    let files = match listed.entry(folder.to_string()) {
+                        std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+                        std::collections::hash_map::Entry::Vacant(entry) => {
+                            let files = store::list_files(&folder)?.into_iter();
+                            entry.insert(files.map(|file| (file.relative, file.bytes)).collect())
+                        }
+                    };
+                    files.get(file_name(&shard.path)).copied()
+                }
+                _ => store::size_of_file(&at)?,
+            };
+            if let Some(size) = size {
+                found.insert(shard.path.as_str(), size);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The path of one of its shards from the folder of another version beside it.
+    fn seen_from_beside(&self, path: &str) -> String {
+        if path.starts_with("../") {
+            return path.to_owned();
+        }
+        let folder = self.folder.to_string();
+        let name = file_name(folder.trim_end_matches('/'));
+        format!("../{name}/{path}")
+    }
+
+    /// What to say where shards cannot stay as they are.
+    fn other_settings(&self, spec: &DatasetSpec) -> anyhow::Error {
+        let version = &self.manifest.version;
+        let mut changed = Vec::new();
+        if let Ok(before) = prep_formats::features::Features::read_location(&self.folder) {
+            for (name, feature) in spec.features.iter() {
+                match before.get(name) {
+                    None => changed.push(format!("`{name}` is new")),
+                    Some(before) if before != feature => {
+                        changed.push(format!("`{name}` becomes another type"))
+                    }
+                    Some(_) => {}
+                }
+            }
+            let gone = before
+                .iter()
+                .filter(|(name, _)| spec.features.get(name).is_none());
+            changed.extend(gone.map(|(name, _)| format!("`{name}` goes")));
+        }
+        let reason = match changed.is_empty() {
+            true => "the recipe has other settings".to_owned(),
+            false => changed.join(", "),
+        };
+        Hinted::new(
+            format!("the examples of version {version} cannot stay as they are: {reason}"),
+            "all has to be built anew: put the sources into the recipe, and `prep update RECIPE.toml` does it",
+        )
+        .into()
+    }
+
+    /// Brings shards that lie in local files into a folder: by hard links, or by copies where the file system has none. What is there already stays.
+    ///
+    /// # Errors
+    /// A file cannot be read or written; a copy is not what the manifest says.
+    pub(crate) fn bring(&self, shards: &[ShardSummary], folder: &Path, monitor: &Monitor) -> Result<()> {
+        let places = self.places();
+        for shard in shards {
+            monitor.check()?;
+            let to = folder.join(&shard.path);
+            if std::fs::metadata(&to).is_ok_and(|there| there.len() == shard.file_bytes) {
+                continue;
+            }
+            let from = places.get(shard.path.as_str());
+            let from = from.ok_or_else(|| anyhow!("there is no shard {}", shard.path))?;
+            let from = from.local_path()?;
+            crate::fault::pass("bring");
+            link_or_copy(from, &to, shard, monitor)
+                .with_context(|| format!("could not take over {}", from.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Where its shards are, by file name.
+    pub(crate) fn places(&self) -> HashMap<&str, Location> {
+        let shards = self.manifest.splits.iter().flat_map(|split| &split.shards);
+        let place = |shard: &ShardManifest| shard.location(&self.folder);
+        shards
+            .map(|shard| (file_name(&shard.path), place(shard)))
+            .collect()
+    }
+}
+
+/// The content of a file that a version has kept, as its manifest says; `None` where there is none such.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn kept_file(resolved: &Resolved, name: &str) -> Result<Option<Bytes>> {
+    let Some(file) = resolved.manifest.file(name) else {
+        return Ok(None);
+    };
+    let at = resolved.folder.join(name);
+    let bytes = store::read_file(&at).with_context(|| format!("could not read {at}"))?;
+    Ok(bytes.filter(|bytes| hex::encode(Sha256::digest(bytes)) == file.sha256))
+}
+
+fn link_or_copy(from: &Path, to: &Path, shard: &ShardSummary, monitor: &Monitor) -> Result<()> {
+    match std::fs::remove_file(to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    match std::fs::hard_link(from, to) {
+        Ok(()) => return Ok(()),
+        // Another file system, one without links, or too many of them: the bytes are copied.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error.into()),
+        Err(_) => {}
+    }
+    // Under another name as long as it is not whole.
+    let staged = to.with_extension("part");
+    std::fs::copy(from, &staged)?;
+    File::open(&staged)?.sync_all()?;
+    let found = hex::encode(hash_file(&staged, None, monitor)?.sha256);
+    if found != shard.sha256 {
+        std::fs::remove_file(&staged)?;
+        return Err(Hinted::new(
+            format!("its SHA-256 is {found}, and the manifest says {}", shard.sha256),
+            "`prep verify` says what else is damaged; `prep register --overwrite` builds all anew",
+        )
+        .into());
+    }
+    Ok(std::fs::rename(&staged, to)?)
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// What a version has kept, if it goes with its manifest, which the log vouches for.
+fn parse(text: &[u8], manifest: &Manifest) -> Option<(String, HashMap<String, Line>)> {
+    let mut texts = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let head: Head = serde_json::from_slice(texts.next()?).ok()?;
+    if head.format != FORMAT {
+        return None;
+    }
+    let shards: HashMap<(&str, &str), &ShardManifest> = manifest
+        .splits
+        .iter()
+        .flat_map(|split| split.shards.iter().map(|shard| (split.name.as_str(), shard)))
+        .map(|(split, shard)| ((split, shard.path.as_str()), shard))
+        .collect();
+    let mut lines = HashMap::new();
+    let mut count = 0;
+    for text in texts {
+        let line: Line = serde_json::from_slice(text).ok()?;
+        for of in &line.splits {
+            for shard in &of.shards {
+                let there = shards.get(&(of.split.as_str(), shard.path.as_str()))?;
+                let is_same = there.sha256 == shard.sha256
+                    && (there.records, there.bytes) == (shard.records, shard.file_bytes)
+                    && there.sequence_hash == shard.sequence_hash
+                    && (&there.min_key, &there.max_key) == (&shard.min_key, &shard.max_key);
+                is_same.then_some(())?;
+                count += 1;
+            }
+        }
+        lines.insert(line.source.clone(), line);
+    }
+    (count == shards.len() && lines.len() == manifest.sources.len()).then_some((head.settings, lines))
+}
+
+/// Writes what a version keeps into its folder.
+///
+/// # Errors
+/// The files cannot be written.
+pub(crate) fn write(
+    folder: &Path,
+    recipe: Option<&str>,
+    spec: &DatasetSpec,
+    making: &Making,
+    sums: &[Checksum],
+    shards: &[ShardSummary],
+    skipped: &[u64],
+) -> Result<Vec<FileManifest>> {
+    let mut files = Vec::new();
+    let mut put = |name: &str, text: &str| {
+        write_file(&folder.join(name), text)?;
+        files.push(FileManifest {
+            path: name.to_owned(),
+            bytes: text.len() as u64,
+            sha256: hex::encode(Sha256::digest(text)),
+        });
+        Ok::<_, anyhow::Error>(())
+    };
+    if let Some(recipe) = recipe {
+        put(RECIPE_FILE, recipe)?;
+    }
+    let mut text = serde_json::to_string(&Head {
+        format: FORMAT,
+        settings: making.settings.clone(),
+    })?;
+    text.push('\n');
+    let sources = spec.sources_of_split().max(1);
+    let mut of_group: HashMap<usize, Vec<&ShardSummary>> = HashMap::new();
+    for shard in shards {
+        of_group.entry(shard.split as usize).or_default().push(shard);
+    }
+    for (index, ((source, sum), of)) in spec.sources.iter().zip(sums).zip(&making.sources).enumerate() {
+        let mut splits = Vec::new();
+        for (number, split) in spec.splits.iter().enumerate() {
+            let group = number * sources + index;
+            let shards = of_group.remove(&group).unwrap_or_default();
+            let skipped = skipped.get(group).copied().unwrap_or(0);
+            if !shards.is_empty() || skipped > 0 {
+                splits.push(OfSplit {
+                    split: split.name.clone(),
+                    skipped,
+                    shards: shards.into_iter().cloned().collect(),
+                });
+            }
+        }
+        let line = Line {
+            source: source.name.clone(),
+            bytes: sum.bytes,
+            sha256: hex::encode(sum.sha256),
+            made: of.made.clone(),
+            learned: serde_json::from_str(&of.learned)
+                .with_context(|| format!("what was learnt of {} is no JSON", source.name))?,
+            splits,
+        };
+        text += &serde_json::to_string(&line)?;
+        text.push('\n');
+    }
+    put(SOURCES_FILE, &text)?;
+    Ok(files)
+}

@@ -1,0 +1,879 @@
+//! `prep append` and `prep update`: new versions that take over what they need not build.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use prep_testing::archive::tar;
+use prep_testing::process::wait_for;
+use prep_testing::{Prep, Run, TempDir, assert_same_folder, golden_path, temp_dir};
+use serde_json::Value;
+
+/// A catalog, and a folder with sources and the recipe `mine.toml`.
+struct Home {
+    prep: Prep,
+    folder: TempDir,
+    recipe: String,
+}
+
+impl Home {
+    /// A recipe of this reader for `data/`, with more lines.
+    fn new(reader: &str, more: &str) -> Self {
+        let recipe = format!(
+            "format = 1\nname = \"mine\"   # ours\n{more}[[sources]]\npath = \"data\"\n[reader]\nkind = \"{reader}\"\n"
+        );
+        Self::of(recipe)
+    }
+
+    fn of(recipe: String) -> Self {
+        let home = Self {
+            prep: Prep::new(),
+            folder: temp_dir(),
+            recipe,
+        };
+        home.put("mine.toml", &home.recipe);
+        home
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        self.folder.path().join(relative)
+    }
+
+    fn put(&self, path: &str, content: impl AsRef<[u8]>) -> &Self {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+        self
+    }
+
+    fn remove(&self, path: &str) -> &Self {
+        fs::remove_file(self.path(path)).unwrap();
+        self
+    }
+
+    /// Runs a command in the folder of the recipe.
+    fn run(&self, arguments: &[&str]) -> Run {
+        self.run_in(&self.prep.catalog(), arguments)
+    }
+
+    fn run_in(&self, catalog: &Path, arguments: &[&str]) -> Run {
+        let mut command = self.prep.command(arguments);
+        command
+            .current_dir(self.folder.path())
+            .env("PREP_CATALOG", catalog);
+        let output = command.output().unwrap();
+        Run {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    fn json(&self, arguments: &[&str]) -> Vec<Value> {
+        let all: Vec<&str> = arguments.iter().copied().chain(["--json"]).collect();
+        self.run(&all).expect(0).json()
+    }
+
+    /// The last line of a job.
+    fn job(&self, arguments: &[&str]) -> Value {
+        self.json(arguments).pop().unwrap()
+    }
+
+    fn register(&self) -> Value {
+        self.job(&["register", "mine.toml"])
+    }
+
+    fn update(&self) -> Value {
+        self.job(&["update", "mine.toml"])
+    }
+
+    fn version(&self, version: &str) -> PathBuf {
+        self.prep.catalog().join("data/mine").join(version)
+    }
+
+    /// Builds the recipe that a version has kept, from the sources that are there now, in another catalog; and compares all files.
+    #[track_caller]
+    fn assert_is_full_build(&self, version: &str) {
+        let catalog = temp_dir();
+        fs::copy(
+            self.version(version).join("prep_recipe.toml"),
+            self.path("full.toml"),
+        )
+        .unwrap();
+        self.run_in(catalog.path(), &["register", "full.toml", "-q", "--workers", "2"])
+            .expect(0);
+        assert_same_folder(
+            self.version(version),
+            catalog.path().join("data/mine").join(version),
+        );
+    }
+
+    /// What the log of the dataset and its folder hold.
+    fn contents(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        let mut folders = vec![self.prep.catalog()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                all.push(path.display().to_string());
+                if path.is_dir() {
+                    folders.push(path);
+                }
+            }
+        }
+        all.sort();
+        all
+    }
+}
+
+fn number(value: &Value, field: &str) -> u64 {
+    value[field]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{field}: {value}"))
+}
+
+fn rows(numbers: impl IntoIterator<Item = u32>, text: &str) -> String {
+    let row = |number| format!("{{\"id\": {number}, \"text\": \"{text}\"}}\n");
+    numbers.into_iter().map(row).collect()
+}
+
+/// A picture of one colour, as PNG.
+fn png(color: u8) -> Vec<u8> {
+    // Only its start is looked at.
+    let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\0\0\0\0".to_vec();
+    bytes.extend_from_slice(&[color; 20]);
+    bytes
+}
+
+fn samples(keys: std::ops::Range<u32>, text: &str) -> Vec<u8> {
+    let members: Vec<(String, Vec<u8>)> = keys
+        .flat_map(|key| {
+            let text = format!("{text} {key}").into_bytes();
+            [
+                (format!("{key:04}.cls"), (key % 3).to_string().into_bytes()),
+                (format!("{key:04}.txt"), text),
+            ]
+        })
+        .collect();
+    tar(&members)
+}
+
+/// Files of a dataset in four states: at first; changed; with one more, one less and one renamed; and with other types.
+fn states(reader: &str) -> [Vec<(String, Vec<u8>)>; 4] {
+    let csv = |range: std::ops::Range<u32>, label: &str| {
+        let rows = range.map(|row| format!("{row},{label}{}\n", row % 2));
+        format!("id,label\n{}", rows.collect::<String>()).into_bytes()
+    };
+    let parquet = |name: &str| fs::read(golden_path(Path::new("rows").join(name))).unwrap();
+    let named = |files: &[(&str, Vec<u8>)]| -> Vec<(String, Vec<u8>)> {
+        let named = files
+            .iter()
+            .map(|(name, bytes)| ((*name).to_owned(), bytes.clone()));
+        named.collect()
+    };
+    match reader {
+        "jsonl" => {
+            let [one, two, three] = [0..40, 40..80, 80..90].map(|range| rows(range, "x").into_bytes());
+            let changed = rows(40..70, "y").into_bytes();
+            [
+                named(&[
+                    ("a.jsonl", one.clone()),
+                    ("b/b.jsonl", two),
+                    ("c.jsonl", three.clone()),
+                ]),
+                named(&[
+                    ("a.jsonl", one.clone()),
+                    ("b/b.jsonl", changed),
+                    ("c.jsonl", three.clone()),
+                ]),
+                named(&[
+                    ("a.jsonl", one.clone()),
+                    ("0.jsonl", rows(90..99, "z").into()),
+                    ("d.jsonl", three),
+                ]),
+                // A text becomes one that may be missing.
+                named(&[
+                    ("a.jsonl", one),
+                    ("0.jsonl", b"{\"id\": 7, \"text\": null}\n".to_vec()),
+                ]),
+            ]
+        }
+        "csv" => {
+            let [one, two, three] = [0..20, 20..40, 40..45].map(|range| csv(range, "k"));
+            [
+                named(&[("a.csv", one.clone()), ("b.csv", two), ("c.csv", three.clone())]),
+                named(&[
+                    ("a.csv", one.clone()),
+                    ("b.csv", csv(20..50, "k")),
+                    ("c.csv", three.clone()),
+                ]),
+                named(&[
+                    ("a.csv", one.clone()),
+                    ("aa.csv", csv(90..99, "k")),
+                    ("d.csv", three),
+                ]),
+                // A class more.
+                named(&[("a.csv", one), ("aa.csv", csv(90..99, "other"))]),
+            ]
+        }
+        "parquet" => {
+            let (one, two) = (parquet("types.parquet"), parquet("types_snappy.parquet"));
+            [
+                named(&[
+                    ("a.parquet", one.clone()),
+                    ("b.parquet", one.clone()),
+                    ("c.parquet", two.clone()),
+                ]),
+                named(&[
+                    ("a.parquet", one.clone()),
+                    ("b.parquet", two.clone()),
+                    ("c.parquet", two.clone()),
+                ]),
+                named(&[
+                    ("a.parquet", one.clone()),
+                    ("0.parquet", two.clone()),
+                    ("d.parquet", two),
+                ]),
+                named(&[("a.parquet", one)]),
+            ]
+        }
+        "image_folder" => {
+            let metadata = |names: &[&str]| {
+                let rows = names.iter().map(|name| format!("{name},caption of {name}\n"));
+                format!("file_name,caption\n{}", rows.collect::<String>()).into_bytes()
+            };
+            [
+                named(&[
+                    ("a/1.png", png(1)),
+                    ("a/2.png", png(2)),
+                    ("b/3.png", png(3)),
+                    ("metadata.csv", metadata(&["a/1.png", "a/2.png", "b/3.png"])),
+                ]),
+                named(&[
+                    ("a/1.png", png(1)),
+                    ("a/2.png", png(20)),
+                    ("b/3.png", png(3)),
+                    ("metadata.csv", metadata(&["a/1.png", "a/2.png", "b/3.png"])),
+                ]),
+                named(&[
+                    ("a/1.png", png(1)),
+                    ("b/4.png", png(20)),
+                    ("b/3.png", png(3)),
+                    ("metadata.csv", metadata(&["a/1.png", "b/3.png", "b/4.png"])),
+                ]),
+                // Classes in place of metadata.
+                named(&[("a/1.png", png(1)), ("b/4.png", png(20)), ("b/3.png", png(3))]),
+            ]
+        }
+        "text_files" => {
+            let text = |text: &str| text.as_bytes().to_vec();
+            [
+                named(&[
+                    ("a.txt", text("one")),
+                    ("b.txt", text("two")),
+                    ("c/c.txt", text("three")),
+                ]),
+                named(&[
+                    ("a.txt", text("one")),
+                    ("b.txt", text("other")),
+                    ("c/c.txt", text("three")),
+                ]),
+                named(&[
+                    ("a.txt", text("one")),
+                    ("b.txt", text("two")),
+                    ("c/d.txt", text("three")),
+                ]),
+                named(&[("a.txt", text("one"))]),
+            ]
+        }
+        "webdataset" => {
+            let [one, two, three] = [0..30, 30..60, 60..70].map(|range| samples(range, "x"));
+            [
+                named(&[("a.tar", one.clone()), ("b.tar", two), ("c.tar", three.clone())]),
+                named(&[
+                    ("a.tar", one.clone()),
+                    ("b.tar", samples(30..50, "y")),
+                    ("c.tar", three.clone()),
+                ]),
+                named(&[
+                    ("a.tar", one.clone()),
+                    ("0.tar", samples(90..99, "z")),
+                    ("d.tar", three),
+                ]),
+                named(&[("a.tar", one)]),
+            ]
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// Sets of two pictures or texts on average, so that there are several; a class label of what CSV has.
+fn home_of(reader: &str) -> Home {
+    let group = match reader {
+        "image_folder" | "text_files" => "group = 2\n",
+        _ => "",
+    };
+    let features = match reader {
+        "csv" => "[features.label]\nkind = \"class_label\"\n",
+        "parquet" => "[features.kind]\nkind = \"class_label\"\n",
+        _ => "",
+    };
+    Home::of(format!(
+        "format = 1\nname = \"mine\"\n[[sources]]\npath = \"data\"\n{group}[reader]\nkind = \"{reader}\"\n{features}"
+    ))
+}
+
+#[test]
+fn an_update_is_byte_for_byte_a_full_build() {
+    for reader in [
+        "jsonl",
+        "csv",
+        "parquet",
+        "image_folder",
+        "text_files",
+        "webdataset",
+    ] {
+        let home = home_of(reader);
+        for (step, files) in states(reader).iter().enumerate() {
+            let _ = fs::remove_dir_all(home.path("data"));
+            for (name, bytes) in files {
+                home.put(&format!("data/{name}"), bytes);
+            }
+            if step == 0 {
+                home.register();
+                continue;
+            }
+            let workers = ["1", "3", "2"][step - 1];
+            let done = home.job(&["update", "mine.toml", "--workers", workers]);
+            assert_eq!(done["version"], format!("1.0.{step}"), "{reader}: {done}");
+            assert_eq!(done["status"], "built", "{reader}: {done}");
+            home.assert_is_full_build(&format!("1.0.{step}"));
+            home.run(&["verify", "mine"]).expect(0);
+        }
+    }
+}
+
+#[test]
+fn after_a_change_of_one_percent_one_percent_is_read_and_written() {
+    let home = Home::new("jsonl", "");
+    for file in 0..100 {
+        home.put(
+            &format!("data/{file:03}.jsonl"),
+            rows(file * 20..file * 20 + 20, "x"),
+        );
+    }
+    let done = home.register();
+    // Once for the types, once for the examples.
+    assert_eq!(number(&done, "records_read"), 4000);
+    assert_eq!(number(&done, "records_written"), 2000);
+    home.put("data/050.jsonl", rows(0..20, "changed"));
+    let report = home.path("report.json");
+    let done = home.job(&["update", "mine.toml", "--report", report.to_str().unwrap()]);
+    let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    for told in [&done, &report] {
+        assert_eq!(number(told, "records_read"), 40);
+        assert_eq!(number(told, "records_written"), 20);
+        assert_eq!(number(told, "shards_written"), 1);
+        assert_eq!(number(told, "shards_taken_over"), 99);
+        assert_eq!(number(told, "records_taken_over"), 1980);
+    }
+    home.assert_is_full_build("1.0.1");
+    // One file under two names.
+    let shard = |version: &str, start: &str| {
+        let files = fs::read_dir(home.version(version)).unwrap();
+        let names = files.map(|file| file.unwrap());
+        let mut found = names.filter(|file| file.file_name().to_string_lossy().starts_with(start));
+        found.next().unwrap().metadata().unwrap().ino()
+    };
+    assert_eq!(shard("1.0.0", "mine-train.007"), shard("1.0.1", "mine-train.007"));
+    assert_ne!(shard("1.0.0", "mine-train.050"), shard("1.0.1", "mine-train.050"));
+    // What is taken away costs nothing.
+    home.remove("data/001.jsonl");
+    let done = home.update();
+    assert_eq!(
+        (number(&done, "records_read"), number(&done, "records_written")),
+        (0, 0)
+    );
+    home.assert_is_full_build("1.0.2");
+}
+
+#[test]
+fn a_changed_type_builds_all_anew_and_says_so() {
+    let home = Home::new("jsonl", "");
+    home.put("data/a.jsonl", rows(0..9, "x"))
+        .put("data/b.jsonl", rows(9..12, "x"));
+    home.register();
+    for (step, row) in [
+        "{\"id\": null, \"text\": \"x\"}\n",
+        "{\"id\": 1.5, \"text\": \"x\"}\n",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        home.put("data/b.jsonl", row);
+        let run = home.run(&["update", "mine.toml", "--json"]).expect(0);
+        assert!(run.stdout.contains("all is built anew"), "{}", run.stdout);
+        let done = run.json().pop().unwrap();
+        assert_eq!(number(&done, "shards_taken_over"), 0);
+        // The types of the others are known: they are read once only.
+        assert_eq!(number(&done, "records_read"), 9 + 1 + 1);
+        home.assert_is_full_build(&format!("1.0.{}", step + 1));
+    }
+    // And back: types follow from what is there now, not from what was.
+    home.put("data/b.jsonl", rows(9..12, "x"));
+    home.update();
+    home.assert_is_full_build("1.0.3");
+    let features = |version: &str| fs::read(home.version(version).join("features.json")).unwrap();
+    assert_eq!(features("1.0.0"), features("1.0.3"));
+}
+
+#[test]
+fn an_update_of_nothing_writes_nothing() {
+    let home = Home::new("jsonl", "");
+    home.put("data/a.jsonl", rows(0..9, "x"));
+    home.register();
+    let before = home.contents();
+    for target in ["mine.toml", "mine", "mine:1.0.0"] {
+        let run = home.run(&["update", target]).expect(0);
+        assert!(run.stdout.contains("mine:1.0.0 is up to date"), "{}", run.stdout);
+    }
+    // Comments and times are no changes.
+    home.put("mine.toml", format!("# more\n{}", home.recipe));
+    home.put("data/a.jsonl", rows(0..9, "x"));
+    assert_eq!(home.update()["status"], "up to date");
+    let dry = home
+        .put("data/b.jsonl", rows(0..1, "new"))
+        .run(&["update", "mine.toml", "--dry-run"]);
+    for wanted in [
+        "mine:1.0.1 would be built",
+        "added: data/b.jsonl",
+        "take over the shards of 1 sources from version 1.0.0",
+        "data/b.jsonl",
+    ] {
+        assert!(dry.stdout.contains(wanted), "{wanted}: {}", dry.stdout);
+    }
+    assert_eq!(home.contents(), before);
+}
+
+#[test]
+fn versions_are_the_recipes_or_the_next_ones() {
+    let home = Home::new("jsonl", "version = \"1.2.0\"\n");
+    home.put("data/a.jsonl", rows(0..9, "x"));
+    home.register();
+    let next = |more: &[&str]| {
+        let all = [&["update", "mine.toml"], more].concat();
+        home.job(&all)["version"].as_str().unwrap().to_owned()
+    };
+    home.put("data/a.jsonl", rows(0..8, "x"));
+    assert_eq!(next(&[]), "1.2.1");
+    home.put("data/a.jsonl", rows(0..7, "x"));
+    assert_eq!(next(&["--version", "3.0.0"]), "3.0.0");
+    // The recipe's own, when that is a new one, whatever has changed.
+    home.put("mine.toml", home.recipe.replace("1.2.0", "3.1.0"));
+    assert_eq!(next(&[]), "3.1.0");
+    home.assert_is_full_build("3.1.0");
+    home.put("data/b.jsonl", rows(7..8, "x"));
+    let done = home.job(&["append", "mine", "mine.toml"]);
+    assert_eq!(done["version"], "3.2.0");
+    // A number whose files may still be there is not used again.
+    home.run(&["rm", "mine:3.2.0"]).expect(0);
+    assert_eq!(home.job(&["append", "mine", "mine.toml"])["version"], "3.3.0");
+    let wrong = home.run(&["update", "mine.toml", "--version", "1.0"]).expect(2);
+    assert!(wrong.stderr.contains("three numbers"), "{}", wrong.stderr);
+    let there = home
+        .put("data/c.jsonl", rows(8..9, "x"))
+        .run(&["update", "mine.toml", "--version", "1.2.0"]);
+    assert!(there.expect(1).stderr.contains("is there already"));
+}
+
+#[test]
+fn appended_versions_share_shards_and_outlive_the_ones_between() {
+    let home = Home::new("jsonl", "");
+    home.put("data/a.jsonl", rows(0..9, "x"))
+        .put("data/b.jsonl", rows(9..20, "x"));
+    home.register();
+    // The old files may be gone.
+    fs::remove_dir_all(home.path("data")).unwrap();
+    home.put("more/c.jsonl", rows(20..25, "y"));
+    let done = home.job(&["append", "mine", "--source", "train=more/*.jsonl"]);
+    assert_eq!(done["version"], "1.1.0");
+    assert_eq!(
+        (number(&done, "records_read"), number(&done, "records_written")),
+        (10, 5)
+    );
+    assert_eq!(number(&done, "records_taken_over"), 20);
+    // Nothing is added twice.
+    assert_eq!(
+        home.job(&["append", "mine", "--source", "more/*.jsonl"])["status"],
+        "up to date"
+    );
+    home.put("last/d.jsonl", rows(25..27, "z"));
+    let done = home.job(&["append", "mine", "--source", "last"]);
+    assert_eq!(
+        (done["version"].as_str(), number(&done, "records_written")),
+        (Some("1.2.0"), 2)
+    );
+    let manifest = fs::read_to_string(home.version("1.2.0").join("prep_manifest.json")).unwrap();
+    for shared in ["../1.0.0/mine-train.a", "../1.1.0/mine-train.c"] {
+        assert!(manifest.contains(shared), "{manifest}");
+    }
+    let lineage = home.json(&["lineage", "mine"]).remove(0);
+    assert_eq!(lineage["kind"], "append");
+    assert_eq!(lineage["shares"].as_array().unwrap().len(), 2);
+    let differences = home.run(&["diff", "mine:1.0.0", "mine", "--json"]);
+    assert!(
+        differences.stdout.contains("\"added\":7") || differences.stdout.contains("\"added\": 7"),
+        "{}",
+        differences.stdout
+    );
+
+    // The same examples, in order, before and after the versions between are gone.
+    let ids = || -> Vec<String> {
+        let rows = home.json(&["cat", "mine", "--split", "train"]);
+        rows.iter()
+            .map(|row| row["features"]["id"]["data"].to_string())
+            .collect()
+    };
+    let before = ids();
+    assert_eq!(before.len(), 27);
+    for version in ["1.1.0", "1.0.0"] {
+        home.run(&["rm", &format!("mine:{version}")]).expect(0);
+    }
+    home.run(&["gc", "--delete", "--older-than", "0s"]).expect(0);
+    assert_eq!(ids(), before);
+    home.run(&["verify", "mine"]).expect(0);
+    home.run(&["load", "mine", "--split", "train", "--batches", "2"])
+        .expect(0);
+    let replaced = home
+        .put("data/a.jsonl", rows(0..3, "x"))
+        .run(&["register", "mine.toml", "--overwrite"]);
+    assert_ne!(replaced.code, 0, "{}", replaced.stdout);
+    assert_eq!(ids(), before);
+
+    // What is made of it by an update needs nobody.
+    home.put("data/a.jsonl", rows(0..9, "x"))
+        .put("data/b.jsonl", rows(9..20, "x"));
+    let done = home.job(&["update", "mine", "--version", "2.0.0"]);
+    assert_eq!(
+        (number(&done, "records_read"), number(&done, "records_taken_over")),
+        (0, 27)
+    );
+    home.assert_is_full_build("2.0.0");
+    home.run(&["rm", "mine:1.2.0"]).expect(0);
+    home.run(&["gc", "--delete", "--older-than", "0s"]).expect(0);
+    home.run(&["verify", "mine"]).expect(0);
+    let left: Vec<_> = fs::read_dir(home.prep.catalog().join("data/mine"))
+        .unwrap()
+        .collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[test]
+fn a_recipe_with_more_sources_is_appended() {
+    let splits = "[[splits]]\nname = \"train\"\nfiles = [\"data/**\"]\n[[splits]]\nname = \"test\"\nfiles = [\"held/**\"]\n";
+    let home = Home::of(format!(
+        "format = 1\nname = \"mine\"\n[[sources]]\npath = \"data\"\n[[sources]]\npath = \"held\"\n[reader]\nkind = \"jsonl\"\n{splits}"
+    ));
+    home.put("data/a.jsonl", rows(0..9, "x"))
+        .put("held/t.jsonl", rows(100..104, "x"));
+    home.register();
+    home.put("data/b.jsonl", rows(9..12, "x"))
+        .put("held/u.jsonl", rows(104..105, "x"))
+        .put("new/v.jsonl", rows(200..202, "x"))
+        .put(
+            "mine.toml",
+            home.recipe
+                .replace("[reader]", "[[sources]]\npath = \"new\"\n[reader]")
+                .replace("\"data/**\"", "\"data/**\", \"new/**\""),
+        );
+    let done = home.job(&["append", "mine", "mine.toml"]);
+    assert_eq!(number(&done["splits"]["train"], "examples"), 14);
+    assert_eq!(number(&done["splits"]["test"], "examples"), 5);
+    assert_eq!(number(&done, "records_written"), 6);
+    assert_eq!(home.job(&["append", "mine", "mine.toml"])["status"], "up to date");
+    // By name too, to the split that is asked for.
+    home.put("more/w.jsonl", rows(300..303, "x"));
+    let done = home.job(&["append", "mine", "--source", "test=more/w.jsonl"]);
+    assert_eq!(number(&done["splits"]["test"], "examples"), 8);
+    for source in ["more", "tset=more"] {
+        let run = home.run(&["append", "mine", "--source", source]).expect(1);
+        assert!(run.stderr.contains("`train`, `test`"), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_over_is_refused_with_advice() {
+    let home = Home::new("jsonl", "");
+    home.put("data/a.jsonl", rows(0..9, "x"));
+    let refused = |arguments: &[&str], code: i32, wanted: &[&str]| {
+        let before = home.contents();
+        let run = home.run(arguments).expect(code);
+        for wanted in wanted {
+            assert!(
+                run.stderr.contains(wanted),
+                "{arguments:?}, {wanted}: {}",
+                run.stderr
+            );
+        }
+        assert_eq!(home.contents(), before, "{arguments:?}");
+    };
+    fs::create_dir_all(home.prep.catalog()).unwrap();
+    refused(
+        &["update", "mine.toml"],
+        1,
+        &["no dataset `mine`", "prep register mine.toml"],
+    );
+    refused(&["update", "mine"], 1, &["no dataset `mine`"]);
+    home.put(
+        "tfds.toml",
+        home.recipe
+            .replace("name = \"mine\"", "name = \"tfds\"\nlayout = \"tfds\""),
+    );
+    home.run(&["register", "tfds.toml", "-q"]).expect(0);
+    for arguments in [
+        &["update", "tfds.toml"][..],
+        &["update", "tfds"],
+        &["append", "tfds", "tfds.toml"],
+    ] {
+        refused(arguments, 1, &["layout `tfds`", "layout = \"by-source\""]);
+    }
+    home.register();
+    refused(&["append", "mine"], 2, &["RECIPE.toml"]);
+    refused(
+        &["append", "mine", "mine.toml", "--version", "1.0.0"],
+        2,
+        &["appended to"],
+    );
+    refused(&["append", "mine", "tfds.toml"], 1, &["`tfds`"]);
+    refused(&["append", "mine", "--source", "test=data"], 1, &["only `train`"]);
+    refused(
+        &["append", "mine", "--source", "nothing/*.jsonl"],
+        1,
+        &["nothing"],
+    );
+    // Types that would change, settings, and sources that have.
+    home.put("odd/b.jsonl", "{\"id\": 1.5, \"text\": \"x\"}\n");
+    refused(
+        &["append", "mine", "--source", "odd"],
+        1,
+        &["`id` becomes another type", "prep update"],
+    );
+    home.put("odd/b.jsonl", "{\"id\": 1, \"text\": \"x\", \"more\": 1}\n");
+    refused(&["append", "mine", "--source", "odd"], 1, &["`more` is new"]);
+    home.put(
+        "other.toml",
+        format!("{}[features.id]\nkind = \"text\"\n", home.recipe),
+    );
+    home.put("data/b.jsonl", rows(0..1, "y"));
+    refused(
+        &["append", "mine", "other.toml"],
+        1,
+        &["cannot stay", "prep update"],
+    );
+    home.put("data/a.jsonl", rows(0..10, "x"));
+    refused(
+        &["append", "mine", "mine.toml"],
+        1,
+        &["data/a.jsonl", "prep update"],
+    );
+    // A version of which the recipe is not known.
+    fs::remove_file(home.version("1.0.0").join("prep_recipe.toml")).unwrap();
+    refused(
+        &["update", "mine"],
+        1,
+        &["has kept no recipe", "prep update RECIPE.toml"],
+    );
+    fs::remove_file(home.version("1.0.0").join("prep_sources.jsonl")).unwrap();
+    refused(&["append", "mine", "mine.toml"], 1, &["prep update RECIPE.toml"]);
+    // An update can do without: it builds all.
+    let done = home.update();
+    assert_eq!(number(&done, "shards_taken_over"), 0);
+    home.assert_is_full_build("1.0.1");
+}
+
+#[test]
+fn damaged_records_are_counted_where_they_are() {
+    let home = Home::new("jsonl", "");
+    home.put("data/a.jsonl", format!("{}no json\n", rows(0..9, "x")))
+        .put("data/b.jsonl", rows(9..12, "x"));
+    home.run(&["register", "mine.toml", "--on-error", "skip", "-q"])
+        .expect(3);
+    home.put("data/b.jsonl", rows(9..13, "x"));
+    let run = home
+        .run(&["update", "mine.toml", "--on-error", "skip", "--json"])
+        .expect(3);
+    let done = run.json().pop().unwrap();
+    assert_eq!(
+        (number(&done, "skipped"), number(&done, "records_written")),
+        (1, 4)
+    );
+    // Who does not want to skip hears of it, though that source has not changed.
+    let run = home.run(&["update", "mine.toml"]).expect(1);
+    assert!(run.stderr.contains("data/a.jsonl, record 9"), "{}", run.stderr);
+}
+
+#[test]
+fn a_damaged_shard_is_not_taken_over() {
+    let home = Home::new("jsonl", "");
+    home.put("data/a.jsonl", rows(0..9, "x"))
+        .put("data/b.jsonl", rows(9..12, "x"));
+    home.register();
+    let name = fs::read_dir(home.version("1.0.0"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.display().to_string().contains("mine-train.a"))
+        .unwrap();
+    fs::write(&name, "cut").unwrap();
+    home.put("data/b.jsonl", rows(9..13, "x"));
+    let done = home.update();
+    assert_eq!(
+        (
+            number(&done, "records_written"),
+            number(&done, "shards_taken_over")
+        ),
+        (13, 0)
+    );
+    home.assert_is_full_build("1.0.1");
+    fs::remove_file(&name).unwrap();
+    home.put("new/c.jsonl", rows(0..1, "y"));
+    let run = home.run(&["append", "mine:1.0.0", "--source", "new"]).expect(1);
+    assert!(
+        run.stderr.contains("is absent or has another size"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_killed_update_goes_on_and_ends_as_a_full_build() {
+    let home = Home::new("jsonl", "");
+    for file in 0..6 {
+        home.put(
+            &format!("data/{file}.jsonl"),
+            rows(file * 50..file * 50 + 50, "x"),
+        );
+    }
+    home.register();
+    let sign = home.path("sign");
+    let mut version = 0;
+    for command in ["update", "append"] {
+        for place in ["encode:7", "write:130", "bring:3", "publish:1", "commit:1"] {
+            if command == "append" && place.starts_with("bring") {
+                continue;
+            }
+            version += 1;
+            let arguments: Vec<&str> = match command {
+                "update" => {
+                    for file in 0..3 {
+                        home.put(&format!("data/{file}.jsonl"), rows(0..50 + version, "changed"));
+                    }
+                    vec!["update", "mine.toml"]
+                }
+                _ => {
+                    for file in 0..3 {
+                        home.put(&format!("data/{version}-{file}.jsonl"), rows(0..50, "added"));
+                    }
+                    vec!["append", "mine", "mine.toml"]
+                }
+            };
+            let listed = home.json(&["list"]).len();
+            let _ = fs::remove_file(&sign);
+            let mut child = home
+                .prep
+                .command(&arguments)
+                .current_dir(home.folder.path())
+                .env("PREP_TEST_FAULT", format!("hold@{place}:{}", sign.display()))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            wait_for(
+                || sign.exists() || child.try_wait().unwrap().is_some(),
+                || format!("{command} does not come to {place}"),
+            );
+            assert!(sign.exists(), "{command} does not pass {place}");
+            child.kill().unwrap();
+            child.wait().unwrap();
+            fs::remove_file(&sign).unwrap();
+            // Nothing half is to be seen.
+            assert_eq!(home.json(&["list"]).len(), listed, "{command} {place}");
+            home.run(&["verify", "mine"]).expect(0);
+            let done = home.job(&arguments);
+            assert_eq!(done["status"], "built", "{command} {place}: {done}");
+            home.run(&["verify", "mine"]).expect(0);
+            if command == "update" {
+                home.assert_is_full_build(done["version"].as_str().unwrap());
+            }
+            let staging = home.prep.catalog().join("data/.staging/mine");
+            assert!(!staging.exists(), "{command} {place}");
+        }
+    }
+    // Not one of the versions whose shards were taken over has been changed.
+    for found in home.json(&["list"]) {
+        let name = format!("mine:{}", found["version"].as_str().unwrap());
+        home.run(&["verify", &name]).expect(0);
+    }
+}
+
+#[test]
+fn appends_at_once_all_get_in() {
+    let home = Home::new("jsonl", "");
+    home.put("data/a.jsonl", rows(0..9, "x"));
+    home.register();
+    let count = 4;
+    let children: Vec<_> = (0..count)
+        .map(|index| {
+            home.put(&format!("new-{index}/x.jsonl"), rows(index..index + 1, "y"));
+            home.prep
+                .command(["append", "mine", "--source", &format!("new-{index}"), "-q"])
+                .current_dir(home.folder.path())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    let rows = home.json(&["cat", "mine", "--split", "train"]);
+    assert_eq!(rows.len(), 9 + count as usize);
+    assert_eq!(home.json(&["list"]).len(), 1 + count as usize);
+}
+
+#[test]
+fn an_update_without_hard_links_copies() {
+    let home = Home::new("jsonl", "");
+    home.put("data/a.jsonl", rows(0..9, "x"))
+        .put("data/b.jsonl", rows(9..12, "x"));
+    home.register();
+    home.put("data/b.jsonl", rows(9..13, "x"));
+    // `/dev/shm` is another file system than the temporary folder, as a rule; where it is not, links are right too.
+    let Ok(other) = tempfile::tempdir_in("/dev/shm") else {
+        return;
+    };
+    let place = other.path().to_str().unwrap();
+    let done = home.job(&["update", "mine.toml", "--data-dir", place]);
+    assert_eq!(
+        (
+            number(&done, "records_written"),
+            number(&done, "records_taken_over")
+        ),
+        (4, 9)
+    );
+    let (there, catalog) = (other.path().join("mine/1.0.1"), temp_dir());
+    fs::copy(there.join("prep_recipe.toml"), home.path("full.toml")).unwrap();
+    home.run_in(catalog.path(), &["register", "full.toml", "-q"])
+        .expect(0);
+    assert_same_folder(&there, catalog.path().join("data/mine/1.0.1"));
+    home.put("new/c.jsonl", rows(0..1, "y"));
+    let run = home
+        .run(&["append", "mine:1.0.0", "--source", "new", "--data-dir", place])
+        .expect(1);
+    assert!(run.stderr.contains("not beside"), "{}", run.stderr);
+}
