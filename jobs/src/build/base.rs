@@ -96,6 +96,8 @@ pub(crate) struct Base {
 pub(crate) struct TakenOver {
     /// For each source whether it is.
     pub(crate) sources: Vec<bool>,
+    /// For each source that is: what decided what was made of it.
+    pub(crate) made: Vec<Option<String>>,
     /// Records left out of each group, and the shards.
     pub(crate) skipped: Vec<u64>,
     pub(crate) shards: Vec<ShardSummary>,
@@ -217,6 +219,7 @@ impl Base {
     ) -> Result<TakenOver> {
         let mut taken = TakenOver {
             sources: vec![false; spec.sources.len()],
+            made: vec![None; spec.sources.len()],
             skipped: vec![0; spec.num_groups()],
             shards: Vec::new(),
         };
@@ -277,6 +280,7 @@ impl Base {
                 }));
             }
             taken.sources[index] = true;
+            taken.made[index] = Some(line.made.clone());
         }
         Ok(taken)
     }

@@ -1616,7 +1616,11 @@ impl Build {
             };
             manifest.files = finishing.write(&manifest)?;
         }
-        if let Some(making) = self.builder().making(sums)? {
+        if let Some(mut making) = self.builder().making(sums)? {
+            // Of sources that are not looked at, the builder does not know all of it.
+            for (of, made) in making.sources.iter_mut().zip(taken.made) {
+                of.made = made.unwrap_or_else(|| std::mem::take(&mut of.made));
+            }
             let recipe = self.builder().recipe_text().map(str::to_owned);
             let kept = base::write(
                 &out,
