@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use url::Url;
 
 use crate::builder::{SourcePlace, SourceSpec};
@@ -143,6 +143,7 @@ fn parse(text: &str) -> Result<From> {
         return match of_url(&url).with_context(|| format!("`--from {text}`"))? {
             Located::Url(url) => Ok(From::Address(url)),
             Located::File(path) => look_at(&path),
+            Located::TakenOver => bail!("`--from {text}` names no place"),
         };
     }
     look_at(Path::new(text))

@@ -202,9 +202,9 @@ impl Job<'_> {
         info::write_descriptions(&spec, &manifest, &out)?;
         manifest.write(&Location::from_path(&out))?;
         let _span = monitor.span("publish", "publish");
-        let (log, folder) = self
-            .registry
-            .publish(&out, &manifest, &[], self.request.overwrite, monitor)?;
+        let (log, folder) =
+            self.registry
+                .publish(&out, &manifest, &[], &[], self.request.overwrite, monitor)?;
         let mut outcome = self.outcome(Status::Built, &folder);
         outcome.add(&manifest);
         outcome.log = Some(log);
@@ -244,7 +244,7 @@ impl Job<'_> {
         }
         let monitor = &self.request.monitor;
         let sources = infer::sources_of(&self.builder, monitor)?;
-        let learned = self.builder.learn(&sources, self.request.workers)?;
+        let learned = self.builder.learn(&sources, &[], self.request.workers)?;
         let knowing = self
             .builder
             .with_learned(&learned.context("the recipe's reader learns nothing")?)?;

@@ -487,6 +487,7 @@ impl Table {
         }
         let mut table = Self::new(&self.spec, dataset, &self.files);
         table.rules = Arc::new(rules);
+        table.splits = Arc::clone(&self.splits);
         Ok((table, sources))
     }
 

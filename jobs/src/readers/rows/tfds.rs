@@ -221,7 +221,12 @@ impl RowReader for Tfds {
         Ok(true)
     }
 
-    fn features(&self) -> Result<Vec<(String, Feature)>> {
+    /// Features are those of the folders, whose files of rows do not tell them.
+    fn looks_at_all(&self) -> bool {
+        true
+    }
+
+    fn features(&self, _survey: &Survey) -> Result<Vec<(String, Feature)>> {
         let known = self.folders.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut folders: Vec<_> = known.iter().collect();
         folders.sort_unstable_by_key(|(path, _)| *path);
