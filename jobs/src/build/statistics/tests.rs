@@ -112,6 +112,7 @@ impl Folders {
             out: &folder,
             place: &Location::from_path(&folder),
             parts: &folder.join("parts"),
+            earlier: HashMap::new(),
             memory_bytes: 1 << 20,
             monitor: &Monitor::new(),
         };
