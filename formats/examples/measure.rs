@@ -10,6 +10,7 @@
 //! measure tfrecord-read FILE.tfrecord       all records in order
 //! measure tfrecord-write INPUT.tfrecord OUT
 //! measure examples INPUT.tfrecord FEATURES  examples in memory to columns, 256 at a time; FEATURES: a folder with features.json
+//! measure statistics INPUT.tfrecord FEATURES  statistics of examples in memory
 //! measure floor-copy|floor-copy-random|floor-hash|floor-crc INPUT.tfrecord
 //! measure floor-decode|floor-encode INPUT.tfrecord CODEC GROUP     zstd, snappy or brotli alone, contexts used again
 //! ```
@@ -29,6 +30,7 @@ use highway::{HighwayHash, HighwayHasher, Key};
 use prep_formats::array_record::{Reader, RecordBatch, Scratch, WriteOptions, Writer};
 use prep_formats::columns::BatchDecoder;
 use prep_formats::features::Features;
+use prep_formats::statistics::Statistics;
 use prep_formats::tfrecord;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -424,6 +426,23 @@ fn run(what: &str, arguments: &[String], seconds: f64) -> Result<()> {
                 std::hint::black_box(&batch);
                 Ok(done)
             })
+        }
+        "statistics" => {
+            let records = load(path)?;
+            let features = Features::read_folder(Path::new(argument(1)?))?;
+            let all = |statistics: &mut Statistics| -> Result<Done> {
+                let mut done = Done::default();
+                for record in &records {
+                    statistics.add(record)?;
+                    done.add(record);
+                }
+                Ok(done)
+            };
+            let mut first = Statistics::new(&features);
+            all(&mut first)?;
+            let checksum = first.to_bytes().iter().map(|byte| u64::from(*byte)).sum();
+            let mut statistics = Statistics::new(&features);
+            measure(seconds, checksum, || all(&mut statistics))
         }
         _ => floor(what, &load(path)?, arguments, seconds),
     }

@@ -4,8 +4,12 @@
 //! merges, the same records give the same statistics, bit for bit: whole numbers are added in 128 bits, floats without any rounding, and
 //! distinct values are sketched by maxima. Pictures are not decoded: their headers say how large they are.
 //!
+//! Distinct values are told apart by 64-bit hashes; of strings above 8 kB by their length and 16 pieces of 512 bytes, evenly spread from the first
+//! bytes to the last: two that differ only in between count as one.
+//!
 //! Costs per feature: 128 hashes or a sketch of 2 kB, 65 buckets of lengths, 0.6 kB for a sum of floats, 8 bytes a class that there is. Stored,
-//! that is 1 to 1.5 kB for a feature of many values, and less where there are few: 10^4 shards of 20 features take about 250 MB.
+//! that is 1 to 1.5 kB for a feature of many values, and less where there are few: 10^4 shards of 20 features take about 250 MB. Time, of one core
+//! (`examples/measure.rs statistics`): 0.5 us for an example with a text of 1 kB, 3 us for one of 20 numbers, 2.3 us for a picture of 110 kB.
 
 mod column;
 mod distinct;
