@@ -318,6 +318,125 @@ def test_a_store_without_conditions_and_one_that_cannot_be_written_are_refused_b
         assert "can only be read" in failed.errors
 
 
+CONVERT = ["convert", GOLDEN / "tfrecord" / "mixed_none.tfrecord", GOLDEN / "tfrecord" / "mixed_gzip.tfrecord.gz"]
+
+
+def files_below(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def objects_below(store, prefix):
+    return {key.removeprefix(prefix): store.get(key) for key in store.keys(prefix)}
+
+
+def test_conversions_and_exports_go_into_a_bucket(store, tmp_path):
+    out = f"s3://{store.bucket}/out"
+    outcome = store.json(*CONVERT, out, "--shards", "3")[-1]
+    assert (outcome["status"], outcome["path"]) == ("converted", out)
+    store.run(*CONVERT, tmp_path / "out", "--shards", "3")
+    wanted = files_below(tmp_path / "out")
+    assert objects_below(store, "out/") == wanted and len(wanted) == 4
+    assert sorted(store.keys("")) == sorted(f"out/{name}" for name in wanted)
+    assert not [path for path in (tmp_path / "home").rglob("*") if "remote" in path.parts and path.is_file()]
+    # Again: nothing is written. A slash at the end is nothing else.
+    store.proxy.counts()
+    assert store.json(*CONVERT, out + "/", "--shards", "3")[-1]["status"] == "up to date"
+    assert not [request for request in store.proxy.counts() if request[0] not in ("GET", "HEAD")]
+    failed = store.run(*CONVERT, out, "--shards", "2", code=1)
+    assert "with other options" in failed.errors and "--overwrite" in failed.errors
+    store.run(*CONVERT, out, "--shards", "2", "--overwrite")
+    store.run(*CONVERT, tmp_path / "two", "--shards", "2")
+    assert objects_below(store, "out/") == files_below(tmp_path / "two")
+    # The output is an input like any other, but not of itself.
+    store.run("convert", f"{out}/data.array_record-*", tmp_path / "back")
+    failed = store.run("convert", f"{out}/data.array_record-*", out, "--overwrite", code=1)
+    assert "lies in the output" in failed.errors
+    # Somebody else's objects are never replaced, and a store that cannot be written is told before the work.
+    store.put("mine/thesis.tex", b"x")
+    for more in [[], ["--overwrite"]]:
+        failed = store.run(*CONVERT, f"s3://{store.bucket}/mine", *more, code=1)
+        assert "it has `thesis.tex`" in failed.errors
+    assert store.keys("mine/") == ["mine/thesis.tex"]
+    for place, said in [("s3://no-such-bucket/x", "no-such-bucket"), (f"{store.proxy.url}/x", "can only be read"),
+                        (f"s3://{store.bucket}", "folder of its own")]:
+        assert said in store.run(*CONVERT, place, code=1).errors
+    store.proxy.ignores_conditions = True
+    assert "cannot be written safely" in store.run(*CONVERT, f"s3://{store.bucket}/unsafe", code=1).errors
+    store.proxy.ignores_conditions = False
+    assert not store.keys("unsafe") and not store.keys(".staging")
+    # Exports likewise.
+    store.build("cifar10")
+    for form, place in [("--tfds", "data"), ("--parquet", "table")]:
+        url = f"s3://{store.bucket}/{place}"
+        outcome = store.json("export", "cifar10", url, form, "--shards", "2")[-1]
+        store.run("export", "cifar10", tmp_path / place, form, "--shards", "2")
+        assert objects_below(store, f"{place}/") == files_below(tmp_path / place)
+        assert outcome["path"].startswith(url) and outcome["splits"]["train"]["shards"] == 2
+        assert store.json("export", "cifar10", url, form, "--shards", "2")[-1]["status"] == "up to date"
+        assert "other options" in store.run("export", "cifar10", url, form, code=1).errors
+    # Without options the shards come from the store as they are.
+    store.run("export", "cifar10", tmp_path / "direct", "--tfds")
+    version = next((tmp_path / "direct" / "cifar10").iterdir())
+    for path in version.glob("*array_record*"):
+        assert path.read_bytes() == store.get(f"catalog/data/cifar10/{version.name}/{path.name}")
+    assert not [key for key in store.keys("") if ".staging/" in key]
+
+
+def test_a_conversion_in_a_bucket_is_registered(store):
+    # Records of one schema, from a dataset's shards.
+    version = store.build("mnist")["version"]
+    source = f"{store.catalog}/data/mnist/{version}/mnist-test.array_record-*"
+    out = f"s3://{store.bucket}/out"
+    command = ["convert", source, out, "--name", "mixed", "--catalog", store.catalog]
+    outcome = store.json(*command)[-1]
+    assert outcome["log"] == 0
+    assert store.json("show", "mixed")[0]["path"] == out
+    store.run("verify", "mixed")
+    store.run("load", "mixed", "--batches", "1", "--batch", "8")
+    assert store.json(*command)[-1]["status"] == "up to date"
+    # Who has opened it reads on: it is not replaced in its place.
+    failed = store.run(*command, "--shards", "2", "--overwrite", code=1)
+    assert "give another output" in failed.errors
+    store.run("verify", "mixed")
+
+
+def test_killed_conversions_into_a_bucket_are_not_seen_and_finished_by_the_same_command(store, tmp_path):
+    store.run(*CONVERT, tmp_path / "whole", "--shards", "6")
+    whole = files_below(tmp_path / "whole")
+    command = [*CONVERT, f"s3://{store.bucket}/out", "--shards", "6"]
+    killed = 0
+    for round in range(12):
+        store.proxy.counts()
+        writer = store.start(*command)
+        # Killed after so many puts: the tries of the store, the claim, files, the mark.
+        while writer.poll() is None:
+            with store.proxy.guard:
+                puts = sum(method == "PUT" for method, _ in store.proxy.requests)
+            if puts > round:
+                break
+            time.sleep(0.002)
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        killed += writer.returncode != 0
+        there = objects_below(store, "out/")
+        if "prep_convert.json" in there:
+            assert there == whole
+        elif there:
+            # Another conversion does not mix with what is left of it.
+            failed = store.run(*CONVERT, f"s3://{store.bucket}/out", "--shards", "5", code=1)
+            assert "was killed" in failed.errors
+            assert objects_below(store, "out/").keys() <= whole.keys()
+    assert killed > 2
+    assert store.json(*command)[-1]["status"] in ("converted", "up to date")
+    assert objects_below(store, "out/") == whole
+    # What is left of a killed one is taken over only if asked.
+    store.put(".staging/other/claim.json", json.dumps({"format": 1, "mark_sha256": "ab" * 32, "files": ["old"]}).encode())
+    store.put("other/old", b"half")
+    assert "was killed" in store.run(*CONVERT, f"s3://{store.bucket}/other", "--shards", "6", code=1).errors
+    store.run(*CONVERT, f"s3://{store.bucket}/other", "--shards", "6", "--overwrite")
+    assert objects_below(store, "other/") == whole and not store.keys(".staging/other")
+
+
 def test_a_catalog_is_read_from_a_web_server(store, tmp_path):
     """A local catalog, moved, served as files: names resolve, and content keeps its fingerprint."""
     catalog = tmp_path / "catalog"

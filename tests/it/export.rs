@@ -180,8 +180,8 @@ fn shards_by_source_and_shared_ones_get_tfds_names() {
     }
 }
 
-/// A dataset in the catalog with a feature of each kind, three examples in two shards: what TFDS has written, converted.
-fn kitchen_sink(home: &Home, more: &[&str]) -> String {
+/// A folder that TFDS has written, with a feature of each kind: three examples in a TFRecord file.
+fn tfds_folder(home: &Home) -> String {
     let golden = golden_path("features/kitchen_sink");
     let source = home.path("source");
     fs::create_dir(&source).unwrap();
@@ -196,7 +196,12 @@ fn kitchen_sink(home: &Home, more: &[&str]) -> String {
     fs::write(source.join("dataset_info.json"), described.to_json()).unwrap();
     let shard = described.splits[0].shard_name(&described.name, "tfrecord", 0);
     fs::rename(source.join("records.tfrecord"), source.join(shard)).unwrap();
-    let (from, to) = (home.text("source"), home.text("converted"));
+    home.text("source")
+}
+
+/// The same as a dataset in the catalog, converted, in two shards.
+fn kitchen_sink(home: &Home, more: &[&str]) -> String {
+    let (from, to) = (tfds_folder(home), home.text("converted"));
     let catalog = home.prep.catalog();
     let words = [
         "convert",
@@ -255,6 +260,48 @@ fn every_kind_of_feature_goes_through_every_kind_of_file() {
         names(&home.path("table")),
         ["data/validation_other-00000-of-00001.parquet", "prep_export.json"]
     );
+}
+
+#[test]
+fn files_in_place_are_copied_as_they_are_and_read_for_other_formats() {
+    let home = Home::new();
+    let source = tfds_folder(&home);
+    let recipe = home.path("sink.toml");
+    let text = "format = 1\nname = \"sink\"\n[[sources]]\npath = \"source\"\n[reader]\nkind = \"tfds\"\n";
+    fs::write(&recipe, text).unwrap();
+    home.prep
+        .run(["register", recipe.to_str().unwrap(), "--in-place"])
+        .expect(0);
+    let wanted = home.rows(&source, "validation_other");
+    assert_eq!(home.rows("sink", "validation_other"), wanted);
+    for (more, format) in [
+        (&[][..], "tfrecord"),
+        (&["--file-format", "array_record"], "array_record"),
+        (&["--shards", "2"], "tfrecord"),
+    ] {
+        home.export("sink", "out", &[more, &["--tfds", "--overwrite"]].concat())
+            .expect(0);
+        let made = home.path("out/sink/1.0.0");
+        assert_eq!(info(&made).file_format, format);
+        assert_eq!(
+            home.rows(made.to_str().unwrap(), "validation_other"),
+            wanted,
+            "{more:?}"
+        );
+        if more.is_empty() {
+            // The user may change his file, and not the export with it.
+            let (there, here) = (
+                PathBuf::from(&source).join("kitchen_sink-validation_other.tfrecord-00000-of-00001"),
+                made.join("sink-validation_other.tfrecord-00000-of-00001"),
+            );
+            assert_eq!(fs::read(&there).unwrap(), fs::read(&here).unwrap());
+            assert_ne!(
+                fs::metadata(&there).unwrap().ino(),
+                fs::metadata(&here).unwrap().ino()
+            );
+        }
+    }
+    home.export("sink", "table", &["--parquet"]).expect(0);
 }
 
 #[test]
@@ -465,7 +512,7 @@ fn killed_exports_leave_nothing_visible_and_are_finished_by_the_same_command() {
             let pause = Duration::from_micros(noise.below(took.as_micros() as u64));
             kill_after(home.prep.command(words), pause);
             if home.path("killed").join(place).exists() {
-                assert_same_folder(home.path("whole"), home.path("killed"));
+                assert_same_folder(home.path("whole").join(place), home.path("killed").join(place));
             }
         }
         home.export("mine", "killed", &words).expect(0);

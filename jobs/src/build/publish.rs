@@ -547,7 +547,7 @@ pub(crate) fn hinted(error: prep_catalog::Error) -> anyhow::Error {
 
 /// The local folder in which datasets for a place in an object store are made: one for each such place, in this user's home, so that the same
 /// command finds it again.
-fn workshop(data_dir: &Location) -> Result<PathBuf> {
+pub(crate) fn workshop(data_dir: &Location) -> Result<PathBuf> {
     let home = prep_catalog::home_folder().map_err(hinted)?;
     let name = hex::encode(Sha256::digest(data_dir.to_string().trim_end_matches('/')));
     absolute(&home.join("remote").join(&name[..16]))

@@ -10,6 +10,7 @@
 //! where it was. Whoever finds another one takes the folder `VERSION-HASH`, which nobody else with other bytes can want. Readers find a folder
 //! through the catalog only, which names it when all of it is there and was read back.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use prep_formats::store::{self, Existing, Location, Output};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use crate::archive::folder_files;
 use crate::build::publish::hinted;
 use crate::build::staging::STAGING_FOLDER;
 use crate::error::Hinted;
@@ -150,6 +152,8 @@ struct Task {
     to: Location,
     bytes: u64,
     sha256: Option<String>,
+    /// An earlier run has sent it, as its size says.
+    is_there: bool,
 }
 
 /// A file of another version's folder, of which the new one has a copy.
@@ -161,8 +165,7 @@ pub(crate) struct Copy {
     pub(crate) sha256: String,
 }
 
-/// Sends the files of a finished local folder, what describes them last, and reads all of them back; and has the store copy others, which it vouches for. What
-/// is there in its full size is not sent again: only the same bytes can have come to this folder.
+/// Sends the files of a finished version, the manifest last; and has the store copy others, which it vouches for.
 pub(crate) fn send(
     out: &Path,
     manifest: &Manifest,
@@ -170,73 +173,96 @@ pub(crate) fn send(
     place: &Place,
     monitor: &Monitor,
 ) -> Result<()> {
-    let mut tasks = Vec::new();
+    copy_all(copies, &place.folder, monitor)?;
     let shards = manifest.splits.iter().flat_map(|split| &split.shards);
     let shards = shards.map(|shard| (shard.path.as_str(), shard.sha256.as_str()));
     let files = manifest
         .files
         .iter()
         .map(|file| (file.path.as_str(), file.sha256.as_str()));
-    let sums: std::collections::HashMap<&str, &str> = shards.chain(files).collect();
-    let context = || format!("could not list {}", out.display());
-    for entry in std::fs::read_dir(out).with_context(context)? {
-        let entry = entry.with_context(context)?;
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else {
-            bail!("{} has a name that is not UTF-8", entry.path().display());
-        };
-        if name == MANIFEST_FILE {
-            continue;
-        }
-        tasks.push(Task {
-            bytes: entry.metadata().with_context(context)?.len(),
-            to: place.folder.join(name),
-            sha256: sums.get(name).map(|sum| (*sum).to_owned()),
-            path: entry.path(),
-        });
+    let sums = shards.chain(files).collect();
+    send_files(out, &place.folder, &sums, MANIFEST_FILE, monitor)?;
+    manifest.write(&place.folder).map_err(hinted)
+}
+
+/// Copies what is not there in its full size.
+fn copy_all(copies: &[Copy], folder: &Location, monitor: &Monitor) -> Result<()> {
+    if copies.is_empty() {
+        return Ok(());
     }
-    tasks.sort_by(|a, b| a.path.cmp(&b.path));
-    let there: std::collections::HashMap<String, u64> = store::list_files(&place.folder)?
-        .into_iter()
-        .map(|file| (file.relative, file.bytes))
-        .collect();
+    let there = sizes(folder)?;
     let missing: Vec<&Copy> = copies
         .iter()
         .filter(|copy| there.get(&copy.name) != Some(&copy.bytes))
         .collect();
     let total = missing.iter().map(|copy| copy.bytes).sum();
     let meter = monitor.stage("copy", Unit::Bytes, Some(total));
-    at_once(&missing, |copy| copy_to(copy, &place.folder, &meter, monitor))?;
+    at_once(&missing, |copy| copy_to(copy, folder, &meter, monitor))?;
     meter.finish();
-    let is_there = |task: &Task| {
-        let name = task.path.file_name().and_then(|name| name.to_str());
-        name.and_then(|name| there.get(name)) == Some(&task.bytes)
-    };
-    let missing: Vec<&Task> = tasks.iter().filter(|task| !is_there(task)).collect();
+    Ok(())
+}
+
+/// The files that are in a folder.
+fn sizes(folder: &Location) -> Result<HashMap<String, u64>> {
+    let files = store::list_files(folder)?.into_iter();
+    Ok(files.map(|file| (file.relative, file.bytes)).collect())
+}
+
+/// Sends the files of a local folder, but `last`, and reads all of them back. What is there in its full size is not sent again, unless it has other bytes.
+/// `sums` are the SHA-256 of files as far as they are known.
+pub(crate) fn send_files(
+    out: &Path,
+    folder: &Location,
+    sums: &HashMap<&str, &str>,
+    last: &str,
+    monitor: &Monitor,
+) -> Result<()> {
+    let there = sizes(folder)?;
+    let mut tasks = Vec::new();
+    for name in folder_files(out)? {
+        if name == last {
+            continue;
+        }
+        let path = out.join(&name);
+        let bytes = std::fs::metadata(&path)
+            .with_context(|| format!("could not look at {}", path.display()))?
+            .len();
+        tasks.push(Task {
+            bytes,
+            to: folder.join(&name),
+            sha256: sums.get(name.as_str()).map(|sum| (*sum).to_owned()),
+            is_there: there.get(&name) == Some(&bytes),
+            path,
+        });
+    }
+    let missing: Vec<&Task> = tasks.iter().filter(|task| !task.is_there).collect();
     let total = missing.iter().map(|task| task.bytes).sum();
-    let meter = monitor.stage("upload", Unit::Bytes, Some(total));
+    let sent = monitor.stage("upload", Unit::Bytes, Some(total));
     at_once(&missing, |task| {
         let _span = monitor.span("upload", format!("upload {}", task.to));
-        upload(task, &meter, monitor)
+        upload(task, &sent, monitor)
     })?;
-    meter.finish();
+    sent.finish();
     let total = tasks.iter().map(|task| task.bytes).sum();
     let meter = monitor.stage("read back", Unit::Bytes, Some(total));
-    let all: Vec<&Task> = tasks.iter().collect();
-    at_once(&all, |task| {
+    at_once(&tasks, |task| {
         let _span = monitor.span("verify", format!("read back {}", task.to));
         let wanted = match &task.sha256 {
             Some(sum) => sum.clone(),
             None => hex::encode(crate::fetch::hash_file(&task.path, None, monitor)?.sha256),
         };
-        let found = hash_remote(&task.to, task.bytes, &meter, monitor)?;
+        let mut found = hash_remote(&task.to, task.bytes, &meter, monitor)?;
+        if found != wanted && task.is_there {
+            upload(task, &sent, monitor)?;
+            found = hash_remote(&task.to, task.bytes, &meter, monitor)?;
+        }
         if found != wanted {
             return Err(damaged(&task.to, &found, &wanted));
         }
         Ok(())
     })?;
     meter.finish();
-    manifest.write(&place.folder).map_err(hinted)
+    Ok(())
 }
 
 /// An object that does not hold what was sent.
@@ -460,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_store_did_not_keep_is_found_and_sent_again() {
+    fn what_is_there_with_other_bytes_is_found_and_sent_again() {
         let data_dir = Location::parse("memory:///upload-damage/data").unwrap();
         let monitor = Monitor::new();
         let folder = tempfile::tempdir().unwrap();
@@ -471,9 +497,6 @@ mod tests {
         let mut output = Output::create(&shard, Existing::Keep).unwrap();
         output.write_all(&[7; 1000]).unwrap();
         output.commit().unwrap();
-        let error = send(folder.path(), &manifest, &[], &place, &monitor).unwrap_err();
-        assert!(error.to_string().contains("did not keep"), "{error}");
-        assert!(!names(&place.folder).contains(&MANIFEST_FILE.to_owned()));
         send(folder.path(), &manifest, &[], &place, &monitor).unwrap();
         assert_eq!(store::read_file(&shard).unwrap().unwrap(), vec![1; 1000]);
         monitor.cancel();

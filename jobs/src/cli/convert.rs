@@ -29,7 +29,7 @@ use crate::team::Team;
 #[derive(Debug, Args)]
 #[command(override_usage = "prep convert [OPTIONS] <INPUT>... <OUTPUT>")]
 pub(crate) struct Convert {
-    /// What to convert, and at the end the folder to make.
+    /// What to convert, and at the end the folder to make, which may be in a store (s3, gs, az).
     #[arg(value_name = "INPUT|OUTPUT", num_args = 2.., required = true)]
     paths: Vec<OsString>,
     /// What the shards are called: NAME.array_record-00000-of-00008. In a catalog, the name of the dataset.
@@ -210,7 +210,7 @@ fn describe(outcome: &ConvertOutcome) -> Value {
         .max_by(|a, b| a.seconds.total_cmp(&b.seconds));
     json!({
         "status": outcome.status.name(),
-        "path": outcome.path.display().to_string(),
+        "path": outcome.path,
         "records": outcome.records,
         "bytes_in": bytes_in,
         "bytes_out": bytes_out,
@@ -245,7 +245,7 @@ fn describe(outcome: &ConvertOutcome) -> Value {
 
 /// `1000000 records in 8 shards, 1.0 GiB, in 1.2 s, at shards`.
 fn summary(outcome: &ConvertOutcome) -> String {
-    let path = outcome.path.display();
+    let path = &outcome.path;
     match outcome.status {
         ConvertStatus::UpToDate => return format!("{path} is up to date"),
         ConvertStatus::Planned => return format!("{path} would be made:\n{}", outcome.plan.join("\n")),

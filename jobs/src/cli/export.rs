@@ -27,7 +27,7 @@ use crate::resources::show_size;
 pub(crate) struct Export {
     /// `name`, `name/config`, `name:version` or `name@tag`.
     name: String,
-    /// Folder to make; for `--tfds` the one to make it in.
+    /// Folder to make; for `--tfds` the one to make it in. It may be in a store (s3, gs, az).
     output: PathBuf,
     /// Makes a TFDS folder.
     #[arg(long, required_unless_present = "parquet", conflicts_with = "parquet")]
@@ -41,14 +41,9 @@ pub(crate) struct Export {
     /// Files of each split. Default: as many as the dataset has, or for Parquet one for each 500 MiB.
     #[arg(long, value_name = "N")]
     shards: Option<u64>,
-    /// Files of a TFDS folder: `array_record` or `tfrecord`.
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        conflicts_with = "parquet",
-        default_value = "array_record"
-    )]
-    file_format: String,
+    /// Files of a TFDS folder: `array_record` or `tfrecord`. Default: those that the dataset has.
+    #[arg(long, value_name = "FORMAT", conflicts_with = "parquet")]
+    file_format: Option<String>,
     /// Copies shards that could be linked.
     #[arg(long, conflicts_with = "parquet")]
     copy: bool,
@@ -110,7 +105,7 @@ fn request(args: &Export, job: &JobArgs) -> Result<ExportRequest> {
     request.catalog.clone_from(&args.catalog);
     request.splits.clone_from(&args.split);
     request.shards = args.shards;
-    let format = FileFormat::parse(&args.file_format);
+    let format = args.file_format.as_deref().map(FileFormat::parse).transpose();
     request.file_format = format.map_err(|reason| Usage(format!("`--file-format`: {reason}")))?;
     request.copy = args.copy;
     request.overwrite = settings.overwrite;
@@ -239,7 +234,7 @@ mod tests {
         let request = parse(&words).unwrap();
         assert_eq!(
             (request.form, request.file_format),
-            (Form::Tfds, FileFormat::TfRecord)
+            (Form::Tfds, Some(FileFormat::TfRecord))
         );
         assert_eq!(request.splits, ["a", "b[:5]"]);
         assert_eq!(

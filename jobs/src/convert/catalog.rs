@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use prep_catalog::fingerprint::{SequenceHash, dataset_fingerprint};
-use prep_catalog::manifest::{MANIFEST_FILE, Manifest, ShardManifest, SourceManifest, SplitManifest};
+use prep_catalog::manifest::{Manifest, ShardManifest, SourceManifest, SplitManifest};
 use prep_catalog::{Build, Catalog, DatasetName};
 use prep_formats::array_record::{Reader, Scratch};
 use prep_formats::dataset_info::{DatasetInfo, SplitInfo};
@@ -43,7 +43,7 @@ impl Registry {
         url: &str,
         name: &str,
         info: Option<&DatasetInfo>,
-        output: &Path,
+        output: &Location,
         overwrite: bool,
     ) -> Result<Self> {
         let location = Location::parse(url)?;
@@ -55,10 +55,7 @@ impl Registry {
             version: info.map_or(VERSION, |info| &info.version).to_owned(),
         };
         let dataset = DatasetName::new(&found.name, found.config.as_deref()).map_err(hinted)?;
-        let stored = found
-            .catalog
-            .stored_path(&Location::from_path(output))
-            .map_err(hinted)?;
+        let stored = found.catalog.stored_path(output).map_err(hinted)?;
         let state = match found.catalog.state(&dataset) {
             Ok(state) => state,
             Err(prep_catalog::Error::UnknownDataset { .. } | prep_catalog::Error::UnknownConfig { .. }) => {
@@ -86,22 +83,19 @@ impl Registry {
     }
 
     /// The manifest of a folder that is registered, or could be.
-    pub(crate) fn manifest_in(folder: &Path) -> Option<Manifest> {
-        if !folder.join(MANIFEST_FILE).exists() {
-            return None;
-        }
-        Manifest::read(&Location::from_path(folder)).ok()
+    pub(crate) fn manifest_in(folder: &Location) -> Option<Manifest> {
+        Manifest::read(folder).ok()
     }
 
     /// Commits an entry: of the output, or where something is replaced, of the staged folder that is about to change places with it. Gives its number.
     pub(crate) fn commit(
         &self,
         manifest: &Manifest,
-        output: &Path,
+        output: &Location,
         staged: Option<&Path>,
         overwrite: bool,
     ) -> Result<u64> {
-        let mut build = Build::new(manifest, Location::from_path(output)).overwrite(overwrite);
+        let mut build = Build::new(manifest, output.clone()).overwrite(overwrite);
         if let Some(staged) = staged {
             build = build.staged(Location::from_path(staged));
         }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Hinted;
 use crate::monitor::{Meter, Monitor, Unit};
 use crate::patterns::{PatternError, is_pattern, matches};
+use crate::place::Place;
 
 /// What a file is, as told by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -55,7 +56,7 @@ pub(crate) struct InputFile {
     /// As the user wrote it, or found by what the user wrote: for messages.
     pub(crate) shown: String,
     /// Where it lies: the bytes of an absolute path, or a URL.
-    place: Place,
+    place: At,
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
     /// Tells whether it was changed since: time of change and number of the file, or what the store says.
@@ -63,7 +64,7 @@ pub(crate) struct InputFile {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-enum Place {
+enum At {
     Path(Vec<u8>),
     Url(String),
 }
@@ -72,7 +73,7 @@ impl InputFile {
     /// Opens it for positioned reads: without a map, whose pages would count as this process's memory.
     pub(crate) fn open(&self) -> Result<Arc<dyn ReadAt>> {
         let file: Arc<dyn ReadAt> = match &self.place {
-            Place::Path(bytes) => {
+            At::Path(bytes) => {
                 let path = PathBuf::from(OsString::from_vec(bytes.clone()));
                 Arc::new(Named {
                     name: self.shown.clone(),
@@ -80,7 +81,7 @@ impl InputFile {
                         .with_context(|| format!("could not open {}", self.shown))?,
                 })
             }
-            Place::Url(url) => store::open(&Location::parse(url)?)?,
+            At::Url(url) => store::open(&Location::parse(url)?)?,
         };
         if file.len() != self.bytes {
             return Err(Hinted::new(
@@ -100,19 +101,19 @@ impl InputFile {
     /// The last part of its name: what the manifest calls it.
     pub(crate) fn file_name(&self) -> String {
         match &self.place {
-            Place::Path(bytes) => {
+            At::Path(bytes) => {
                 let path = Path::new(std::ffi::OsStr::from_bytes(bytes));
                 path.file_name()
                     .map_or_else(|| self.shown.clone(), |name| name.to_string_lossy().into_owned())
             }
-            Place::Url(url) => url.rsplit('/').next().unwrap_or(url).to_owned(),
+            At::Url(url) => url.rsplit('/').next().unwrap_or(url).to_owned(),
         }
     }
 
     pub(crate) fn path(&self) -> Option<PathBuf> {
         match &self.place {
-            Place::Path(bytes) => Some(PathBuf::from(OsString::from_vec(bytes.clone()))),
-            Place::Url(_) => None,
+            At::Path(bytes) => Some(PathBuf::from(OsString::from_vec(bytes.clone()))),
+            At::Url(_) => None,
         }
     }
 }
@@ -147,7 +148,7 @@ pub(crate) enum Found {
 
 /// Finds the files that arguments name: paths, patterns, URLs and folders. Source order is that of the arguments, and by name inside a
 /// pattern or folder.
-pub(crate) fn find(arguments: &[OsString], output: &Path, monitor: &Monitor) -> Result<Found> {
+pub(crate) fn find(arguments: &[OsString], output: &Place, monitor: &Monitor) -> Result<Found> {
     let meter = monitor.stage("find inputs", Unit::Files, None);
     let found = find_metered(arguments, output, monitor, &meter);
     // Where it took no time, it is no stage.
@@ -155,9 +156,8 @@ pub(crate) fn find(arguments: &[OsString], output: &Path, monitor: &Monitor) -> 
     found
 }
 
-fn find_metered(arguments: &[OsString], output: &Path, monitor: &Monitor, meter: &Meter) -> Result<Found> {
+fn find_metered(arguments: &[OsString], output: &Place, monitor: &Monitor, meter: &Meter) -> Result<Found> {
     let mut files = Vec::new();
-    let output = canonical(output);
     for argument in arguments {
         monitor.check()?;
         meter.set(files.len() as u64);
@@ -167,7 +167,7 @@ fn find_metered(arguments: &[OsString], output: &Path, monitor: &Monitor, meter:
             let location = Location::parse(&text)?;
             refuse_query(&location, &text)?;
             match location.as_path() {
-                Some(path) => add_path(&path, &mut files, arguments, &output)?,
+                Some(path) => add_path(&path, &mut files, arguments, output)?,
                 None if is_pattern(&text) => files.extend(list_store(&text)?),
                 None => files.push(remote(&text)?),
             }
@@ -196,18 +196,22 @@ fn find_metered(arguments: &[OsString], output: &Path, monitor: &Monitor, meter:
                 )
                 .into());
             }
-            refuse_inside(path, &output)?;
+            refuse_inside(path, output)?;
             return Ok(Found::Tfds(path.to_owned()));
         }
-        add_path(path, &mut files, arguments, &output)?;
+        add_path(path, &mut files, arguments, output)?;
     }
     refuse_repeated(&files)?;
+    let inside = format!("{output}/");
     for file in &files {
-        if let Some(path) = file.path()
-            && path.starts_with(&output)
-        {
+        let is_inside = match (&file.place, output.local()) {
+            (At::Path(_), Some(output)) => file.path().is_some_and(|path| path.starts_with(output)),
+            (At::Url(url), None) => url.starts_with(&inside),
+            _ => false,
+        };
+        if is_inside {
             return Err(Hinted::new(
-                format!("the input {} lies in the output {}", file.shown, output.display()),
+                format!("the input {} lies in the output {output}", file.shown),
                 "inputs are never changed or removed: give another output",
             )
             .into());
@@ -216,7 +220,7 @@ fn find_metered(arguments: &[OsString], output: &Path, monitor: &Monitor, meter:
     Ok(Found::Files(files))
 }
 
-fn add_path(path: &Path, files: &mut Vec<InputFile>, arguments: &[OsString], output: &Path) -> Result<()> {
+fn add_path(path: &Path, files: &mut Vec<InputFile>, arguments: &[OsString], output: &Place) -> Result<()> {
     let metadata = std::fs::metadata(path).with_context(|| not_found(path, arguments))?;
     if !metadata.is_dir() {
         files.push(local(path)?);
@@ -251,7 +255,10 @@ pub(crate) fn is_tfds(path: &Path) -> bool {
     path.is_dir() && path.join("dataset_info.json").is_file() && path.join("features.json").is_file()
 }
 
-fn refuse_inside(folder: &Path, output: &Path) -> Result<()> {
+fn refuse_inside(folder: &Path, output: &Place) -> Result<()> {
+    let Some(output) = output.local() else {
+        return Ok(());
+    };
     let folder = canonical(folder);
     if output.starts_with(&folder) {
         return Err(Hinted::new(
@@ -348,7 +355,7 @@ pub(crate) fn local(path: &Path) -> Result<InputFile> {
     Ok(InputFile {
         kind: kind_of(&source).with_context(|| format!("could not read {shown}"))?,
         shown,
-        place: Place::Path(absolute.into_os_string().into_vec()),
+        place: At::Path(absolute.into_os_string().into_vec()),
         bytes: metadata.len(),
         identity: format!(
             "{}:{}:{}.{:09}",
@@ -367,7 +374,7 @@ fn remote(url: &str) -> Result<InputFile> {
     let identity = store::object_identity(&location);
     Ok(InputFile {
         shown: url.to_owned(),
-        place: Place::Url(url.to_owned()),
+        place: At::Url(url.to_owned()),
         bytes: source.len(),
         kind: kind_of(&*source)?,
         identity: identity.unwrap_or_default(),
@@ -451,7 +458,7 @@ fn kind_of(source: &dyn ReadAt) -> Result<Kind> {
 
 /// Two names of one file are a mistake: its records would be there twice.
 fn refuse_repeated(files: &[InputFile]) -> Result<()> {
-    let mut seen: HashMap<&Place, usize> = HashMap::new();
+    let mut seen: HashMap<&At, usize> = HashMap::new();
     for (index, file) in files.iter().enumerate() {
         if let Some(first) = seen.insert(&file.place, index) {
             let other = &files[first].shown;
@@ -474,6 +481,10 @@ fn refuse_repeated(files: &[InputFile]) -> Result<()> {
 mod tests {
     use super::*;
 
+    fn place(output: &Path) -> Place {
+        Place::new(output, Path::new("")).unwrap()
+    }
+
     fn names(found: Found) -> Vec<String> {
         match found {
             Found::Files(files) => files.iter().map(InputFile::file_name).collect(),
@@ -489,7 +500,7 @@ mod tests {
                 _ => folder.join(argument).into(),
             })
             .collect();
-        find(&arguments, &folder.join("out"), &Monitor::default()).map(names)
+        find(&arguments, &place(&folder.join("out")), &Monitor::default()).map(names)
     }
 
     #[test]
@@ -518,7 +529,7 @@ mod tests {
         );
         assert_eq!(find(&["ü x[1].tfrecord"]), ["ü x[1].tfrecord"]);
         let output = tempfile::tempdir().unwrap();
-        let found = super::find(&[home.path().into()], output.path(), &Monitor::default()).unwrap();
+        let found = super::find(&[home.path().into()], &place(output.path()), &Monitor::default()).unwrap();
         assert_eq!(names(found), ["a.tfrecord", "b.tfrecord", "ü x[1].tfrecord"]);
     }
 

@@ -57,18 +57,10 @@ impl Converted {
         self.inputs.iter().map(|input| input.skipped).sum()
     }
 
-    /// Reads the manifest of a folder; `None` where there is none that this version understands.
-    pub(crate) fn read(folder: &Path) -> Result<Option<Self>> {
-        let path = folder.join(MANIFEST_FILE);
-        let text = match std::fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => {
-                return Err(anyhow::Error::new(error).context(format!("could not read {}", path.display())));
-            }
-        };
-        let found: Option<Self> = serde_json::from_slice(&text).ok();
-        Ok(found.filter(|found| found.format == FORMAT))
+    /// Parses the file; `None` of one that this version does not understand.
+    pub(crate) fn from_json(text: &[u8]) -> Option<Self> {
+        let found: Self = serde_json::from_slice(text).ok()?;
+        (found.format == FORMAT).then_some(found)
     }
 
     /// Writes it into a folder, durably.

@@ -48,7 +48,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::build::OnError;
-use crate::build::staging::{STAGING_FOLDER, Staging, remove_files};
+use crate::build::staging::{Staging, remove_files};
+use crate::builder::DEFAULT_OPTIONS;
 use crate::convert::catalog::{Description, Registry};
 pub(crate) use crate::convert::inputs::canonical;
 use crate::convert::inputs::{Found as Inputs, InputFile};
@@ -65,7 +66,7 @@ use crate::error::Hinted;
 use crate::explain::{Flow, Graph};
 use crate::journal::Journal;
 use crate::monitor::{Monitor, Unit};
-use crate::place::{self, Found};
+use crate::place::{self, Found, Place};
 use crate::resources::{self, show_size};
 use crate::team::Team;
 
@@ -186,7 +187,7 @@ impl Dedup {
 pub struct ConvertRequest {
     /// Files, patterns, folders and URLs.
     pub inputs: Vec<OsString>,
-    /// The folder to be made.
+    /// The folder to be made: a path, or the URL of one in an object store.
     pub output: PathBuf,
     /// What the shards are called.
     pub name: String,
@@ -341,7 +342,7 @@ pub struct ConvertOutcome {
     /// How it ended.
     pub status: ConvertStatus,
     /// The output's folder.
-    pub path: PathBuf,
+    pub path: String,
     /// Records written.
     pub records: u64,
     /// Bytes of them.
@@ -407,7 +408,7 @@ struct Conversion {
     registry: Option<Registry>,
     /// What decides the output, inputs apart.
     canonical: serde_json::Value,
-    output: PathBuf,
+    place: Place,
     started: Instant,
 }
 
@@ -421,7 +422,7 @@ struct Removed {
 impl Conversion {
     fn new(mut request: ConvertRequest) -> Result<Self> {
         check_name(&request.name)?;
-        let options = WriteOptions::parse(request.options.as_deref().unwrap_or("group_size:1,zstd:3"))?;
+        let options = WriteOptions::parse(request.options.as_deref().unwrap_or(DEFAULT_OPTIONS))?;
         let filter = match &request.filter {
             Some(text) => Some(filter::parse(text).map_err(|fault| {
                 anyhow::anyhow!(Hinted::new(
@@ -431,8 +432,8 @@ impl Conversion {
             })?),
             None => None,
         };
-        let output = place::absolute(&request.output)?;
-        let (inputs, splits, tfds) = match inputs::find(&request.inputs, &output, &request.monitor)? {
+        let place = Place::new(&request.output, Path::new(""))?;
+        let (inputs, splits, tfds) = match inputs::find(&request.inputs, &place, &request.monitor)? {
             Inputs::Files(files) => {
                 let splits = vec![Split::single(&request.name, files.len())];
                 (files, splits, None)
@@ -467,7 +468,7 @@ impl Conversion {
                     url,
                     &request.name,
                     info,
-                    &output,
+                    place.folder(),
                     request.overwrite,
                 )?)
             }
@@ -483,7 +484,7 @@ impl Conversion {
             tfds,
             registry,
             canonical,
-            output,
+            place,
             started: Instant::now(),
         })
     }
@@ -569,14 +570,10 @@ impl Conversion {
         if self.request.explain {
             return Ok(self.dry_run(&Standing::Absent));
         }
-        let staging_path = self
-            .staging_parent()
-            .join(STAGING_FOLDER)
-            .join(self.output_name());
-        place::refuse_mount_point(&self.output, &self.request.name)?;
+        self.place.refuse_mount_point(&self.request.name)?;
         let standing = self.standing()?;
         if let Standing::Same(found) = &standing
-            && !staging_path.exists()
+            && !self.place.is_staged()
         {
             return self.adopt(found);
         }
@@ -584,10 +581,8 @@ impl Conversion {
         if self.request.dry_run {
             return Ok(self.dry_run(&standing));
         }
-        let parent = self.staging_parent();
-        std::fs::create_dir_all(parent)
-            .with_context(|| format!("could not make the folder {}", parent.display()))?;
-        let staging = Staging::enter(parent, Path::new(&self.output_name()), monitor)?;
+        self.place.check_writable()?;
+        let staging = self.place.enter(monitor)?;
         // Another process may have made it while this one waited.
         let standing = self.standing()?;
         if let Standing::Same(found) = &standing {
@@ -610,22 +605,12 @@ impl Conversion {
                 if is_bare(staging.root()) {
                     let _ = staging.remove();
                 }
-                Err(resources::explain_full_disk(error, parent, || {
+                Err(resources::explain_full_disk(error, self.place.top(), || {
                     let inputs = self.inputs.iter().map(|input| input.bytes).sum();
                     format!("the inputs have {}", show_size(inputs))
                 }))
             }
         }
-    }
-
-    fn staging_parent(&self) -> &Path {
-        self.output.parent().unwrap_or(Path::new("/"))
-    }
-
-    fn output_name(&self) -> OsString {
-        self.output
-            .file_name()
-            .map_or_else(|| "output".into(), ToOwned::to_owned)
     }
 
     /// Each process counts what it leaves out itself, and so did earlier runs; what may be left out, may be so by all of them together.
@@ -658,18 +643,20 @@ impl Conversion {
 
     /// What is in the output's place, compared with what is asked for. Reads all inputs where everything else is the same.
     fn standing(&self) -> Result<Standing> {
-        let shown = self.output.display();
-        match place::look(&self.output)? {
+        let look = self.place.look()?;
+        match look.found {
             Found::Nothing => return Ok(Standing::Absent),
             Found::Foreign(reason) => return Ok(Standing::Foreign(reason)),
             Found::Ours => {}
         }
         let different = |reason: &str| {
             Ok(Standing::Different(format!(
-                "{shown} is there already, and {reason}"
+                "{} is there already, and {reason}",
+                self.place
             )))
         };
-        let Some(found) = Converted::read(&self.output)? else {
+        let text = look.read(MANIFEST_FILE)?;
+        let Some(found) = text.and_then(|text| Converted::from_json(&text)) else {
             return different("was not made by `prep convert`");
         };
         if found.request != self.canonical {
@@ -689,9 +676,7 @@ impl Conversion {
             return different(&format!("was made with {skipped} damaged records left out"));
         }
         for shard in &found.shards {
-            let is_whole =
-                std::fs::metadata(self.output.join(&shard.path)).is_ok_and(|file| file.len() == shard.bytes);
-            if !is_whole {
+            if !look.has(&shard.path, shard.bytes)? {
                 return different(&format!(
                     "is damaged: {} is absent or has another size",
                     shard.path
@@ -699,7 +684,7 @@ impl Conversion {
             }
         }
         if let Some(registry) = &self.registry {
-            let is_described = Registry::manifest_in(&self.output).is_some_and(|there| {
+            let is_described = Registry::manifest_in(self.place.folder()).is_some_and(|there| {
                 (there.name, there.version) == (registry.name.clone(), registry.version.clone())
             });
             if !is_described {
@@ -739,6 +724,14 @@ impl Conversion {
     fn refuse_different(&self, standing: &Standing) -> Result<()> {
         match standing {
             Standing::Foreign(reason) => Err(place::foreign(reason)),
+            Standing::Different(reason) if self.registry.is_some() && self.place.local().is_none() => {
+                Err(Hinted::new(
+                    reason,
+                    "give another output: who has opened a version that lies in an object store would lose it, as folders change places \
+                     on a local disk only",
+                )
+                .into())
+            }
             Standing::Different(reason) if !self.request.overwrite => Err(Hinted::new(
                 reason,
                 "give another output, or replace this one with `--overwrite`",
@@ -942,11 +935,7 @@ impl Conversion {
         let request = &self.request;
         let bytes: u64 = self.inputs.iter().map(|input| input.bytes).sum();
         let compressed = self.inputs.iter().any(|input| input.kind.is_compressed());
-        let mut graph = Graph::new(format!(
-            "convert {} files to {}",
-            self.inputs.len(),
-            self.output.display()
-        ));
+        let mut graph = Graph::new(format!("convert {} files to {}", self.inputs.len(), self.place));
         let mut details: Vec<String> = self
             .inputs
             .iter()
@@ -1031,20 +1020,14 @@ impl Conversion {
                     self.canonical["shards"].as_str().unwrap_or_default(),
                     self.options
                 ),
-                format!(
-                    "into {}",
-                    self.staging_parent()
-                        .join(STAGING_FOLDER)
-                        .join(self.output_name())
-                        .display()
-                ),
+                format!("into {}", self.place.staging_path().display()),
             ],
             &[(last, records)],
         );
         let verify = graph.stage("verify", ["reads every shard back"], &[(write, Flow::new())]);
         graph.stage(
             "publish",
-            [format!("as {}", self.output.display())],
+            [format!("as {}", self.place)],
             &[(verify, Flow::new().how("by one rename"))],
         );
         graph.note(format!(
@@ -1052,11 +1035,11 @@ impl Conversion {
             show_size(request.memory_bytes),
             request.workers
         ));
-        let free = resources::free_bytes(self.staging_parent());
+        let free = resources::free_bytes(self.place.top());
         graph.note(format!(
             "disk: {} are free at {}",
             free.map_or("an unknown number of bytes".to_owned(), show_size),
-            self.staging_parent().display()
+            self.place.top().display()
         ));
         graph.note("estimates are made from the sizes of files; nothing was written");
         graph
@@ -1243,34 +1226,25 @@ impl Conversion {
         registry.describe(out, &about, self.request.workers, &self.request.monitor)
     }
 
-    /// Gives the finished folder its name, and writes the catalog's entry; what it replaces is left in the staging folder, and goes with it. As in a
+    /// Puts the finished folder in place, and writes the catalog's entry; what it replaces is left in the staging folder, and goes with it. As in a
     /// build, the entry comes first where something is replaced, and names both places.
     fn publish(&self, out: &Path, manifest: Option<&Manifest>) -> Result<Option<u64>> {
-        // Something may have come in the meantime that was not there to be asked about.
-        let is_taken = match place::look(&self.output)? {
-            Found::Nothing => false,
-            Found::Ours => true,
-            Found::Foreign(reason) => return Err(place::foreign(&reason)),
-        };
-        let existing = if is_taken && !self.request.overwrite {
-            Existing::Keep
-        } else {
-            Existing::Replace
-        };
         let registered = self.registry.as_ref().zip(manifest);
+        let folder = self.place.folder();
         let mut log = None;
         if let Some((registry, manifest)) = registered
-            && is_taken
             && self.request.overwrite
+            && self.place.local().is_some()
+            && self.place.is_taken()?
         {
-            log = Some(registry.commit(manifest, &self.output, Some(out), true)?);
+            log = Some(registry.commit(manifest, folder, Some(out), true)?);
         }
-        store::publish_folder(out, &self.output, existing)
-            .with_context(|| format!("could not publish {}", self.output.display()))?;
+        self.place
+            .publish(out, MANIFEST_FILE, self.request.overwrite, &self.request.monitor)?;
         if let Some((registry, manifest)) = registered
             && log.is_none()
         {
-            log = Some(registry.commit(manifest, &self.output, None, self.request.overwrite)?);
+            log = Some(registry.commit(manifest, folder, None, self.request.overwrite)?);
         }
         Ok(log)
     }
@@ -1279,9 +1253,10 @@ impl Conversion {
     fn adopt(&self, found: &Converted) -> Result<ConvertOutcome> {
         let mut outcome = self.up_to_date(found);
         if let Some(registry) = &self.registry
-            && let Some(manifest) = Registry::manifest_in(&self.output)
+            && let Some(manifest) = Registry::manifest_in(self.place.folder())
         {
-            outcome.log = Some(registry.commit(&manifest, &self.output, None, self.request.overwrite)?);
+            outcome.log =
+                Some(registry.commit(&manifest, self.place.folder(), None, self.request.overwrite)?);
         }
         Ok(outcome)
     }
@@ -1317,7 +1292,7 @@ impl Conversion {
     fn empty_outcome(&self, status: ConvertStatus) -> ConvertOutcome {
         ConvertOutcome {
             status,
-            path: self.output.clone(),
+            path: self.place.to_string(),
             records: 0,
             payload_bytes: 0,
             inputs: self

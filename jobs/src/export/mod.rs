@@ -29,11 +29,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
-use prep_catalog::manifest::SplitManifest;
+use prep_catalog::manifest::{ShardManifest, SplitManifest};
 use prep_catalog::{Catalog, DatasetName, Resolved};
 use prep_formats::array_record::{self, WriteOptions};
 use prep_formats::features::Features;
-use prep_formats::store::{self, Existing};
+use prep_formats::store;
 use prep_formats::tfrecord;
 use prep_loader::split::{ResolvedSplit, SplitLengths};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::build::publish::hinted;
-use crate::build::staging::{STAGING_FOLDER, Staging, remove_files};
+use crate::build::staging::{Staging, remove_files};
 use crate::builder::DEFAULT_OPTIONS;
 use crate::convert::{in_parallel, write_synced};
 use crate::error::{Hinted, Usage, find};
@@ -51,7 +51,7 @@ use crate::export::parquet::ParquetWriter;
 use crate::export::table::{NotText, Table};
 use crate::journal::{Journal, Unfinished};
 use crate::monitor::{Meter, Monitor, Unit};
-use crate::place::{self, Found};
+use crate::place::{self, Found, Place};
 use crate::resources::{self, show_size};
 use crate::tfds::shard_boundaries;
 
@@ -120,7 +120,7 @@ impl FileFormat {
 pub struct ExportRequest {
     /// `name`, `name/config`, `name:version` or `name@tag`.
     pub name: String,
-    /// The folder to be made, or to make it in.
+    /// The folder to be made, or to make it in: a path, or the URL of one in an object store.
     pub output: PathBuf,
     /// For whom.
     pub form: Form,
@@ -130,8 +130,8 @@ pub struct ExportRequest {
     pub splits: Vec<String>,
     /// Files of each split; `None` for as many as there are shards, or for Parquet one for each 500 MiB.
     pub shards: Option<u64>,
-    /// The files of a TFDS folder.
-    pub file_format: FileFormat,
+    /// The files of a TFDS folder; `None` for those that the version has.
+    pub file_format: Option<FileFormat>,
     /// Whether shards that stay as they are get copied, also where they could be linked.
     pub copy: bool,
     /// Whether an earlier export or conversion in the output's place is replaced.
@@ -156,7 +156,7 @@ impl ExportRequest {
             catalog: None,
             splits: Vec::new(),
             shards: None,
-            file_format: FileFormat::ArrayRecord,
+            file_format: None,
             copy: false,
             overwrite: false,
             dry_run: false,
@@ -294,10 +294,9 @@ struct Export {
     request: ExportRequest,
     found: Resolved,
     features: Features,
-    /// Where staging goes, and what the output is called there.
-    parent: PathBuf,
-    relative: PathBuf,
-    output: PathBuf,
+    /// The files of a TFDS folder.
+    format: FileFormat,
+    place: Place,
     started: Instant,
 }
 
@@ -315,24 +314,25 @@ impl Export {
         let catalog = catalog.suggesting(crate::recipe::builtin::names());
         let found = catalog.resolve(&name).map_err(hinted)?;
         let features = Features::read_location(&found.folder)?;
-        let output = place::absolute(&request.output)?;
-        let (parent, relative) = match request.form {
+        let inside = match request.form {
             Form::Tfds => {
-                let mut relative = PathBuf::from(&found.name);
-                relative.extend(found.config.as_deref());
-                relative.push(&found.version);
-                (output, relative)
+                let mut inside = PathBuf::from(&found.name);
+                inside.extend(found.config.as_deref());
+                inside.push(&found.version);
+                inside
             }
-            Form::Parquet => {
-                let parent = output.parent().unwrap_or(Path::new("/")).to_owned();
-                let name = output.file_name().context("the output has no name")?;
-                (parent, PathBuf::from(name))
-            }
+            Form::Parquet => PathBuf::new(),
+        };
+        let place = Place::new(&request.output, &inside)?;
+        let mut shards = found.manifest.splits.iter().flat_map(|split| &split.shards);
+        let format = match request.file_format {
+            Some(format) => format,
+            None if shards.all(|shard| format_of(shard) == FileFormat::TfRecord) => FileFormat::TfRecord,
+            None => FileFormat::ArrayRecord,
         };
         Ok(Self {
-            output: parent.join(&relative),
-            parent,
-            relative,
+            format,
+            place,
             request,
             found,
             features,
@@ -342,11 +342,10 @@ impl Export {
 
     fn run(&self) -> Result<ExportOutcome> {
         let splits = self.splits()?;
-        place::refuse_mount_point(&self.output, &self.found.name)?;
-        let is_staged = self.parent.join(STAGING_FOLDER).join(&self.relative).exists();
+        self.place.refuse_mount_point(&self.found.name)?;
         let standing = self.standing(&splits)?;
         if let Standing::Same(exported) = &standing
-            && !is_staged
+            && !self.place.is_staged()
         {
             return Ok(self.outcome(ExportStatus::UpToDate, &splits, &exported.files));
         }
@@ -354,9 +353,8 @@ impl Export {
         if self.request.dry_run {
             return Ok(self.planned(&splits, &standing));
         }
-        std::fs::create_dir_all(&self.parent)
-            .with_context(|| format!("could not make the folder {}", self.parent.display()))?;
-        let staging = Staging::enter(&self.parent, &self.relative, &self.request.monitor)?;
+        self.place.check_writable()?;
+        let staging = self.place.enter(&self.request.monitor)?;
         // Another process may have made it while this one waited.
         let standing = self.standing(&splits)?;
         if let Standing::Same(exported) = &standing {
@@ -375,7 +373,7 @@ impl Export {
                 if std::fs::metadata(journal).map_or(true, |journal| journal.len() == 0) {
                     let _ = staging.remove();
                 }
-                Err(resources::explain_full_disk(error, &self.parent, || {
+                Err(resources::explain_full_disk(error, self.place.top(), || {
                     let bytes = splits.iter().map(|split| split.from.bytes).sum();
                     format!("the dataset has {}", show_size(bytes))
                 }))
@@ -432,11 +430,12 @@ impl Export {
         let request = &self.request;
         let is_direct = request.form == Form::Tfds
             && is_whole
-            // Files in place are their owner's, who may change them, and need not be ArrayRecord.
-            && !self.found.manifest.in_place
             && records > 0
             && request.shards.is_none()
-            && request.file_format == FileFormat::ArrayRecord;
+            && from
+                .shards
+                .iter()
+                .all(|shard| shard.records == 0 || format_of(shard) == self.format);
         // What a part has of its split's bytes, as far as that can be known.
         let bytes = (u128::from(from.bytes) * u128::from(records)).checked_div(u128::from(from.records));
         let bytes = u64::try_from(bytes.unwrap_or(0)).unwrap_or(u64::MAX);
@@ -471,13 +470,7 @@ impl Export {
             })?,
         };
         let paths = (0..ends.len()).map(|number| match request.form {
-            Form::Tfds => tfds::file_name(
-                &self.found.name,
-                &from.name,
-                request.file_format,
-                number,
-                ends.len(),
-            ),
+            Form::Tfds => tfds::file_name(&self.found.name, &from.name, self.format, number, ends.len()),
             Form::Parquet => format!("data/{}-{number:05}-of-{:05}.parquet", from.name, ends.len()),
         });
         Ok(Split {
@@ -500,24 +493,25 @@ impl Export {
             "form": self.request.form.name(),
             "splits": splits,
             "shards": self.request.shards,
-            "file_format": (self.request.form == Form::Tfds).then(|| self.request.file_format.name()),
+            "file_format": (self.request.form == Form::Tfds).then(|| self.format.name()),
         })
     }
 
     fn standing(&self, splits: &[Split<'_>]) -> Result<Standing> {
-        let shown = self.output.display();
-        match place::look(&self.output)? {
+        let look = self.place.look()?;
+        match look.found {
             Found::Nothing => return Ok(Standing::Absent),
             Found::Foreign(reason) => return Ok(Standing::Foreign(reason)),
             Found::Ours => {}
         }
         let different = |reason: &str| {
             Ok(Standing::Different(format!(
-                "{shown} is there already, and {reason}"
+                "{} is there already, and {reason}",
+                self.place
             )))
         };
-        let text = std::fs::read(self.output.join(MANIFEST_FILE));
-        let Some(exported) = text.ok().and_then(|text| Exported::from_json(&text)) else {
+        let text = look.read(MANIFEST_FILE)?;
+        let Some(exported) = text.and_then(|text| Exported::from_json(&text)) else {
             return different("was not made by `prep export`");
         };
         let origin = Origin::of(&self.found);
@@ -533,8 +527,7 @@ impl Export {
             return different("was made with other options");
         }
         for file in &exported.files {
-            let there = std::fs::metadata(self.output.join(&file.path));
-            if !there.is_ok_and(|there| there.len() == file.bytes) {
+            if !look.has(&file.path, file.bytes)? {
                 return different(&format!(
                     "is damaged: {} is absent or has another size",
                     file.path
@@ -607,7 +600,8 @@ impl Export {
         write_synced(&out.join(MANIFEST_FILE), exported.to_json().as_bytes())?;
         store::sync_folder(&data)?;
         monitor.check()?;
-        self.publish(&out)?;
+        self.place
+            .publish(&out, MANIFEST_FILE, request.overwrite, monitor)?;
         let mut outcome = self.outcome(ExportStatus::Exported, splits, &exported.files);
         outcome.linked = summaries.iter().filter(|summary| summary.is_link).count() as u64;
         outcome.shards_found = summaries.iter().filter(|summary| summary.found).count() as u64;
@@ -703,28 +697,11 @@ impl Export {
                 }
             })
             .collect();
-        let info = tfds::info(&self.found, self.request.file_format, &written)?;
+        let info = tfds::info(&self.found, self.format, &written)?;
         write_synced(&out.join(tfds::INFO_FILE), info.to_json().as_bytes())?;
         for (name, text) in self.features.to_files() {
             write_synced(&out.join(name), text.as_bytes())?;
         }
-        Ok(())
-    }
-
-    /// Gives the finished folder its name; what it replaces is left in the staging folder, and goes with it.
-    fn publish(&self, out: &Path) -> Result<()> {
-        let above = self.output.parent().unwrap_or(Path::new("/"));
-        std::fs::create_dir_all(above)
-            .with_context(|| format!("could not make the folder {}", above.display()))?;
-        // Something may have come in the meantime that was not there to be asked about.
-        let existing = match place::look(&self.output)? {
-            Found::Ours if self.request.overwrite => Existing::Replace,
-            Found::Nothing => Existing::Replace,
-            Found::Ours => Existing::Keep,
-            Found::Foreign(reason) => return Err(place::foreign(&reason)),
-        };
-        store::publish_folder(out, &self.output, existing)
-            .with_context(|| format!("could not publish {}", self.output.display()))?;
         Ok(())
     }
 
@@ -738,7 +715,7 @@ impl Export {
             status,
             dataset: format!("{}{config}:{}", self.found.name, self.found.version),
             form: self.request.form,
-            path: self.output.display().to_string(),
+            path: self.place.to_string(),
             splits: splits
                 .iter()
                 .map(|split| ExportedSplit {
@@ -793,6 +770,14 @@ enum Standing {
     Different(String),
     /// Something else.
     Foreign(String),
+}
+
+/// How a shard is stored.
+fn format_of(shard: &ShardManifest) -> FileFormat {
+    match shard.index {
+        Some(_) => FileFormat::TfRecord,
+        None => FileFormat::ArrayRecord,
+    }
 }
 
 /// All files, in the order of their splits.
@@ -905,7 +890,7 @@ impl Job<'_> {
     }
 
     /// The shard that a task takes as it is.
-    fn shard<'t>(task: &Task<'t>) -> Result<&'t prep_catalog::manifest::ShardManifest> {
+    fn shard<'t>(task: &Task<'t>) -> Result<&'t ShardManifest> {
         let shards = &task.split.from.shards;
         let shard = shards.iter().filter(|shard| shard.records > 0).nth(task.number);
         shard.ok_or_else(|| anyhow!("split `{}` has no shard {}", task.split.from.name, task.number))
@@ -917,7 +902,8 @@ impl Job<'_> {
         // Of one that was cut or replaced since.
         let _ = source::open_shard(&self.export.found.folder, shard)?;
         let at = shard.location(&self.export.found.folder);
-        if self.export.request.copy {
+        // A user's own file may be changed, and a link to it with it.
+        if self.export.request.copy || self.export.found.manifest.in_place {
             return Ok(false);
         }
         let Some(from) = at.as_path() else {
@@ -968,11 +954,10 @@ impl Job<'_> {
     fn write(&self, task: &Task<'_>, sink: Sink, summary: &mut Summary) -> Result<Sink> {
         let export = self.export;
         let shown = self.out.join(task.path()).display().to_string();
-        let mut writer = match (self.table, export.request.file_format) {
+        let mut writer = match (self.table, export.format) {
             (Some(table), _) => Writer::Parquet(Box::new(ParquetWriter::new(sink, &export.features, table)?)),
             (None, FileFormat::ArrayRecord) => {
                 let options = match task.split.from.options.as_str() {
-                    // Files in place were written by others.
                     "" => DEFAULT_OPTIONS,
                     options => options,
                 };

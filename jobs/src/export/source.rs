@@ -26,29 +26,16 @@ pub(crate) fn open_shard(folder: &Location, shard: &ShardManifest) -> Result<Arc
     Ok(file)
 }
 
-/// Calls `visit` for a range of records, some at a time.
-fn each_of_tfrecord(
-    reader: &IndexedReader,
-    range: Range<u64>,
-    mut visit: impl FnMut(u64, &[u8]) -> prep_formats::Result<()>,
-) -> prep_formats::Result<()> {
-    const RECORDS: u64 = 4096;
-    let mut start = range.start;
-    while start < range.end {
-        let indices: Vec<u64> = (start..range.end.min(start + RECORDS)).collect();
-        reader.for_each(&indices, |place, bytes| visit(indices[place], bytes))?;
-        start += RECORDS;
-    }
-    Ok(())
-}
-
 fn changed(at: &Location, what: &str, found: u64, wanted: u64) -> anyhow::Error {
     Hinted::new(
         format!("{at} has {found} {what}, the manifest says {wanted}: it was cut or replaced"),
-        "`prep verify` finds all that is damaged in a dataset; build it again",
+        "`prep verify` finds all that is damaged in a dataset; build or register it again",
     )
     .into()
 }
+
+/// Records of a TFRecord file whose places are looked up at a time.
+const BLOCK_RECORDS: u64 = 1 << 16;
 
 /// Calls `visit` for the records of a range of a split, in order. Holds up to 32 MiB of a shard.
 ///
@@ -60,35 +47,19 @@ pub(crate) fn each_record(
     range: Range<u64>,
     mut visit: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let mut scratch = Scratch::default();
     let mut first = 0;
     for shard in &split.shards {
         let (start, end) = (range.start.max(first), range.end.min(first + shard.records));
         if start < end {
             let at = shard.location(folder);
-            let source = open_shard(folder, shard)?;
             // What `visit` says is not about the shard, and does not go through its reader.
             let mut failure = None;
-            let mut each = |record: u64, bytes: &[u8]| {
+            let read = read_shard(folder, shard, start - first..end - first, &mut |record, bytes| {
                 visit(bytes).map_err(|error| {
                     failure = Some(error.context(format!("could not export record {record} of {at}")));
                     prep_formats::Error::Invalid("stopped".to_owned())
                 })
-            };
-            let range = start - first..end - first;
-            let read = match &shard.index {
-                Some(index) => {
-                    let index = Index::load_from(&folder.join(&index.path), &*source)?;
-                    each_of_tfrecord(&IndexedReader::with_index(source, Arc::new(index)), range, each)
-                }
-                None => {
-                    let reader = Reader::from_source(source)?;
-                    if reader.num_records() != shard.records {
-                        return Err(changed(&at, "records", reader.num_records(), shard.records));
-                    }
-                    reader.for_each(range, &mut scratch, &mut each)
-                }
-            };
+            });
             if let Some(error) = failure {
                 return Err(error);
             }
@@ -102,6 +73,44 @@ pub(crate) fn each_record(
             split.name,
             range.end
         );
+    }
+    Ok(())
+}
+
+/// What is called with the number of a record in its shard, and its bytes.
+type Visit<'a> = dyn FnMut(u64, &[u8]) -> prep_formats::Result<()> + 'a;
+
+fn read_shard(
+    folder: &Location,
+    shard: &ShardManifest,
+    range: Range<u64>,
+    visit: &mut Visit<'_>,
+) -> Result<()> {
+    let source = open_shard(folder, shard)?;
+    let counted = |records: u64| match records == shard.records {
+        true => Ok(()),
+        false => Err(changed(
+            &shard.location(folder),
+            "records",
+            records,
+            shard.records,
+        )),
+    };
+    let Some(index) = &shard.index else {
+        let reader = Reader::from_source(source)?;
+        counted(reader.num_records())?;
+        return Ok(reader.for_each(range, &mut Scratch::default(), |record, bytes| {
+            visit(record, bytes)
+        })?);
+    };
+    let index = Index::load_from(&folder.join(&index.path), &*source)?;
+    let reader = IndexedReader::with_index(source, Arc::new(index));
+    counted(reader.num_records())?;
+    let mut next = range.start;
+    while next < range.end {
+        let records: Vec<u64> = (next..range.end.min(next + BLOCK_RECORDS)).collect();
+        reader.for_each(&records, |place, bytes| visit(records[place], bytes))?;
+        next += records.len() as u64;
     }
     Ok(())
 }
