@@ -225,6 +225,68 @@ def test_tags_removal_and_gc_in_a_bucket(store):
     store.run("verify", "mnist")
 
 
+def test_versions_are_appended_and_updated_in_a_bucket(store, tmp_path):
+    folder = tmp_path / "mine"
+    (folder / "data").mkdir(parents=True)
+    recipe = folder / "mine.toml"
+    recipe.write_text('format = 1\nname = "mine"\n[[sources]]\npath = "data"\n[reader]\nkind = "jsonl"\n')
+
+    def put(name, numbers):
+        (folder / "data" / name).write_text("".join(json.dumps({"id": n, "text": f"row {n}"}) + "\n" for n in numbers))
+
+    def full(version):
+        """The files of a full build, made on a local disk from the recipe that the version has kept."""
+        (folder / "full.toml").write_bytes(store.get(f"catalog/data/mine/{version}/prep_recipe.toml"))
+        catalog = tmp_path / f"full-{version}"
+        store.run("register", folder / "full.toml", "-q", PREP_CATALOG=str(catalog))
+        return {path.name: path.read_bytes() for path in (catalog / "data" / "mine" / version).iterdir()}
+
+    for name in "abc":
+        put(f"{name}.jsonl", range(30))
+    store.run("register", recipe, "-q")
+    put("b.jsonl", range(40))
+    put("d.jsonl", range(5))
+    store.proxy.counts()
+    done = store.json("update", recipe)[-1]
+    assert (done["version"], done["records_written"], done["shards_taken_over"]) == ("1.0.1", 45, 2)
+    # The store has copied what was there: no shard of it was fetched.
+    requests = store.proxy.counts()
+    fetched = [path for method, path, *_ in requests if method == "GET" and "/1.0.0/mine-train" in path]
+    assert not fetched, fetched
+    wanted = full("1.0.1")
+    prefix = "catalog/data/mine/1.0.1/"
+    assert sorted(store.keys(prefix)) == sorted(prefix + name for name in wanted)
+    for name, content in wanted.items():
+        assert store.get(prefix + name) == content, name
+    assert store.json("update", recipe)[-1]["status"] == "up to date"
+    # More of them, twice; and the one between goes.
+    put("e.jsonl", range(7))
+    done = store.json("append", "mine", recipe)[-1]
+    assert (done["version"], done["records_read"], done["records_written"]) == ("1.1.0", 14, 7)
+    put("f.jsonl", range(3))
+    assert store.json("append", "mine", recipe)[-1]["version"] == "1.2.0"
+    rows = store.json("cat", "mine", "--digest")
+    assert len(rows) == 30 + 40 + 30 + 5 + 7 + 3
+    store.run("rm", "mine:1.1.0")
+    store.run("rm", "mine:1.0.1")
+    store.run("gc", "--older-than", "0s", "--delete")
+    assert store.json("cat", "mine", "--digest") == rows
+    store.run("verify", "mine")
+    store.run("load", "mine", "--batch", "7", "--seed", "3")
+    store.run("diff", "mine:1.0.0", "mine")
+    assert store.json("lineage", "mine")[0]["kind"] == "append"
+    # An update of it needs nobody.
+    put("a.jsonl", range(1))
+    done = store.json("update", recipe)[-1]
+    assert (done["version"], done["records_written"]) == ("1.2.1", 1)
+    store.run("rm", "mine:1.2.0")
+    store.run("gc", "--older-than", "0s", "--delete")
+    store.run("verify", "mine")
+    wanted = full("1.2.1")
+    for name, content in wanted.items():
+        assert store.get(f"catalog/data/mine/1.2.1/{name}") == content, name
+
+
 def test_sixteen_writers_at_once_all_land(store):
     version = store.build("mnist")["version"]
     for lost in [0.0, 0.2]:

@@ -396,6 +396,21 @@ fn after_a_change_of_one_percent_one_percent_is_read_and_written() {
         (0, 0)
     );
     home.assert_is_full_build("1.0.2");
+    // No record of a shard that is taken over is looked at: damage in one is found by who looks for it, in each version that has the file.
+    let damaged = fs::read_dir(home.version("1.0.2"))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .find(|path| path.display().to_string().contains("mine-train.007"))
+        .unwrap();
+    let mut bytes = fs::read(&damaged).unwrap();
+    bytes[70_000] ^= 1;
+    fs::write(&damaged, bytes).unwrap();
+    home.put("data/050.jsonl", rows(0..10, "changed"));
+    assert_eq!(number(&home.update(), "records_read"), 20);
+    for version in ["1.0.0", "1.0.3"] {
+        let run = home.run(&["verify", &format!("mine:{version}")]).expect(1);
+        assert!(run.stdout.contains("mine-train.007"), "{}", run.stdout);
+    }
 }
 
 #[test]
@@ -545,6 +560,12 @@ fn appended_versions_share_shards_and_outlive_the_ones_between() {
     home.run(&["verify", "mine"]).expect(0);
     home.run(&["load", "mine", "--split", "train", "--batches", "2"])
         .expect(0);
+    home.run(&["export", "mine", "exported", "--tfds", "-q"])
+        .expect(0);
+    let exported = home
+        .run(&["cat", "exported/mine/1.2.0", "--split", "train", "--json"])
+        .expect(0);
+    assert_eq!(exported.json().len(), 27);
     let replaced = home
         .put("data/a.jsonl", rows(0..3, "x"))
         .run(&["register", "mine.toml", "--overwrite"]);
@@ -639,6 +660,22 @@ fn what_cannot_be_taken_over_is_refused_with_advice() {
         refused(arguments, 1, &["layout `tfds`", "layout = \"by-source\""]);
     }
     home.register();
+    // Files of the user's, of which there is nothing to take over.
+    let shards = fs::read_dir(home.version("1.0.0"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let shard = shards
+        .into_iter()
+        .find(|path| path.display().to_string().contains("array_record"));
+    home.put("rec/x.array_record", fs::read(shard.unwrap()).unwrap());
+    home.put(
+        "here.toml",
+        "format = 1\nname = \"here\"\n[[sources]]\npath = \"rec\"\n[reader]\nkind = \"array_record\"\n",
+    );
+    home.run(&["register", "here.toml", "--in-place", "-q"]).expect(0);
+    for arguments in [&["update", "here.toml"][..], &["append", "here", "here.toml"]] {
+        refused(arguments, 1, &["in place", "--in-place"]);
+    }
     refused(&["append", "mine"], 2, &["RECIPE.toml"]);
     refused(
         &["append", "mine", "mine.toml", "--version", "1.0.0"],

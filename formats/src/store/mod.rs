@@ -8,7 +8,7 @@
 //! | find what killed writers have left | [`unfinished`] |
 //! | put a finished folder in its place, or swap it with the old one | [`publish_folder`], [`rename_exchange`] |
 //! | keep two processes off the same folder | [`FileLock`] |
-//! | read, list or delete small files, wherever they are | [`read_file`], [`list_files`], [`remove_file`] |
+//! | read, list or delete small files, wherever they are; have a store copy one | [`read_file`], [`list_files`], [`remove_file`], [`copy_file`] |
 //! | talk to a catalog's object store, and wait for it | [`object_store()`], [`block_on`] |
 
 mod atomic;

@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::build::OnError;
 use crate::build::info::write_file;
 use crate::build::shard::ShardSummary;
 use crate::build::statistics::STATISTICS_FILE;
+use crate::build::{OUTPUT_REVISION, OnError};
 use crate::builder::{DatasetSpec, Known, Making, SourcePlace};
 use crate::error::Hinted;
 use crate::fetch::{Checksum, hash_file};
@@ -44,6 +44,8 @@ const FORMAT: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     format: u32,
+    /// Of shards: those of another one are not taken over.
+    revision: u32,
     /// As [`Making`] has it.
     settings: String,
 }
@@ -433,7 +435,7 @@ fn file_name(path: &str) -> &str {
 fn parse(text: &[u8], manifest: &Manifest) -> Option<(String, HashMap<String, Line>)> {
     let mut texts = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let head: Head = serde_json::from_slice(texts.next()?).ok()?;
-    if head.format != FORMAT {
+    if (head.format, head.revision) != (FORMAT, OUTPUT_REVISION) {
         return None;
     }
     let shards: HashMap<(&str, &str), &ShardManifest> = manifest
@@ -490,6 +492,7 @@ pub(crate) fn write(
     }
     let mut text = serde_json::to_string(&Head {
         format: FORMAT,
+        revision: OUTPUT_REVISION,
         settings: making.settings.clone(),
     })?;
     text.push('\n');

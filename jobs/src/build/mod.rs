@@ -1217,9 +1217,10 @@ impl Build {
             }
         }
         let meter = monitor.stage("compare sources", Unit::Bytes, Some(total));
-        let mut sums = Vec::with_capacity(located.len());
-        for (spec, place) in self.spec.sources.iter().zip(located) {
-            sums.push(match (place, spec.bytes, spec.sha256) {
+        let sums: Vec<OnceLock<Checksum>> = located.iter().map(|_| OnceLock::new()).collect();
+        let all: Vec<_> = self.spec.sources.iter().zip(located).zip(&sums).collect();
+        upload::at_once(&all, |((spec, place), slot)| {
+            let sum = match (place, spec.bytes, spec.sha256) {
                 (Located::File(path), ..) => {
                     let sum = fetch::identify(spec, path, monitor)?;
                     meter.add(sum.bytes);
@@ -1231,10 +1232,12 @@ impl Build {
                     identity: spec.identity,
                 },
                 _ => bail!("the checksum of {} is not known", spec.name),
-            });
-        }
+            };
+            let _ = slot.set(sum);
+            Ok(())
+        })?;
         meter.finish();
-        Ok(Some(sums))
+        Ok(sums.into_iter().map(OnceLock::into_inner).collect())
     }
 
     /// The same of sources that were fetched.

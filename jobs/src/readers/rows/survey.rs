@@ -1072,7 +1072,101 @@ mod tests {
             features.collect::<Vec<_>>()
         };
         assert_eq!(shown(&whole), shown(&parts));
+        assert_eq!(kept(&parts), whole.clone().settled());
         whole
+    }
+
+    /// What a later version reads of what was written down.
+    fn kept(survey: &Survey) -> Survey {
+        let text = serde_json::to_string(&survey.clone().settled()).unwrap();
+        let kept: Survey = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&kept).unwrap(), text);
+        kept.of_source(0)
+    }
+
+    #[test]
+    fn what_was_written_down_is_what_was_seen() {
+        let text = |text: &str| bytes::Bytes::copy_from_slice(text.as_bytes());
+        let tensor = |shape: &[usize]| {
+            let count = shape.iter().product::<usize>();
+            Cell::Tensor(DType::Float32, shape.to_vec(), vec![0; 4 * count].into())
+        };
+        let mut survey = Survey::new(&["label".to_owned()]);
+        for (row, cells) in [
+            vec![
+                ("tensor", tensor(&[2, 3])),
+                ("bytes", Cell::Bytes(text("\u{1}"))),
+                ("loose", Cell::Loose(text("7"))),
+                ("foreign", Cell::Foreign("decimal".into(), "1.5".into())),
+                (
+                    "values",
+                    Cell::Values(vec![Cell::Bytes(text("a")), Cell::Bytes(text("b"))]),
+                ),
+                ("label", Cell::Text(text("cat"))),
+                ("large", Cell::UInt(u64::MAX)),
+            ],
+            vec![
+                ("tensor", tensor(&[4, 3])),
+                ("loose", Cell::Loose(text(""))),
+                ("list", Cell::List(vec![Cell::Int(-1), Cell::Null])),
+                ("label", Cell::Int(3)),
+            ],
+            vec![("tensor", tensor(&[4]))],
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let cells: Vec<_> = cells
+                .into_iter()
+                .map(|(name, cell)| (name.to_owned(), cell))
+                .collect();
+            survey.add(&cells, &place(row as u64));
+        }
+        let told = Feature::Optional(Box::new(Feature::tensor(vec![None, Some(2)], DType::Int32)));
+        survey.tell("told", Told::Feature(told), 3, &place(0));
+        survey.tell(
+            "class",
+            Told::Feature(Feature::ClassLabel {
+                num_classes: 2,
+                names: vec!["a".into(), "b".into()],
+            }),
+            3,
+            &place(0),
+        );
+        survey.folders = Some(Folders::default());
+        assert_eq!(kept(&survey), survey);
+        // Where a source is by now shows in messages.
+        let moved = kept(&survey).of_source(7);
+        let mut places = Vec::new();
+        for node in moved.clone().columns.values_mut() {
+            node.each_place(&mut |place| places.push(place.source));
+        }
+        assert!(
+            places.len() > 10 && places.iter().all(|source| *source == 7),
+            "{places:?}"
+        );
+        assert!(serde_json::from_str::<Place>("[0, 1, \"a\", \"furlong\"]").is_err());
+    }
+
+    #[test]
+    fn which_of_too_many_names_were_kept_is_not_written_down() {
+        let object = |start: usize| {
+            let names: Vec<String> = (start..start + 3000)
+                .map(|name| format!("\"n{name}\": 1"))
+                .collect();
+            format!("{{\"a\": {{{}}}}}", names.join(", "))
+        };
+        let (one, other) = (object(0), object(2000));
+        let whole = |texts: [&str; 2]| {
+            let mut survey = Survey::new(&[]);
+            for (row, cells) in rows(&texts).iter().enumerate() {
+                survey.add(cells, &place(u64::from((texts[0] == one) == (row == 1))));
+            }
+            survey.settled()
+        };
+        assert_eq!(whole([&one, &other]), whole([&other, &one]));
+        let node = &whole([&one, &other]).columns["a"];
+        assert!(node.crowded.is_some() && node.dict.as_ref().is_some_and(|(_, nodes)| nodes.is_empty()));
     }
 
     fn feature(texts: &[&str], column: &str) -> Feature {
