@@ -410,22 +410,18 @@ impl SourceSpec {
     /// A local file, whatever its contents are.
     pub fn path(path: impl Into<PathBuf>) -> Self {
         let place = SourcePlace::Path(path.into());
+        Self::at(place.file_name().unwrap_or_default(), place)
+    }
+
+    /// Something at a place, of which only its name is known.
+    pub(crate) fn at(name: impl Into<String>, place: SourcePlace) -> Self {
         Self {
-            name: place.file_name().unwrap_or_default(),
+            name: name.into(),
             place,
             bytes: None,
             sha256: None,
             optional: false,
             identity: SourceIdentity::default(),
-        }
-    }
-
-    /// A local file that a pattern stood for, or some files of a folder, which count as one source.
-    pub(crate) fn found(path: impl Into<PathBuf>, files: Option<Arc<FileSet>>) -> Self {
-        let path = path.into();
-        Self {
-            place: SourcePlace::Found(path.clone(), files),
-            ..Self::path(path)
         }
     }
 
@@ -438,21 +434,23 @@ impl SourceSpec {
         hex::decode_to_slice(&source.sha256, &mut sha256)
             .with_context(|| format!("the SHA-256 of the source {} is not known", source.name))?;
         Ok(Self {
-            name: source.name.clone(),
-            place: SourcePlace::TakenOver,
             bytes: Some(source.bytes),
             sha256: Some(sha256),
-            optional: false,
-            identity: SourceIdentity::Sha256,
+            ..Self::at(source.name.clone(), SourcePlace::TakenOver)
         })
     }
 
     /// The files of the folder that it stands for, where it is not a file or all of a folder.
     pub(crate) fn files(&self) -> Option<&Arc<FileSet>> {
         match &self.place {
-            SourcePlace::Found(_, files) => files.as_ref(),
+            SourcePlace::Found(_, files) | SourcePlace::Listed(_, files) => files.as_ref(),
             _ => None,
         }
+    }
+
+    /// Whether it is what a pattern stood for: then it may hold anything, and lies there whatever the user says of other sources.
+    pub(crate) fn is_of_pattern(&self) -> bool {
+        matches!(self.place, SourcePlace::Found(..) | SourcePlace::Listed(..))
     }
 
     /// Whether size and hash are fixed.
@@ -472,6 +470,8 @@ pub enum SourcePlace {
     /// A local file that a pattern stood for, or of this folder these files, which count as one source. It lies there, whatever the user says of
     /// other sources.
     Found(PathBuf, Option<Arc<FileSet>>),
+    /// The same in an object store: an object, or of what is below this address these objects.
+    Listed(Url, Option<Arc<FileSet>>),
     /// Only the user has it.
     Unknown,
     /// Nowhere: an earlier version has its shards.
@@ -498,6 +498,11 @@ impl FileSet {
         self.paths.split_terminator('\0')
     }
 
+    /// A hash of the paths, hex.
+    pub(crate) fn digest(&self) -> String {
+        blake3::hash(self.paths.as_bytes()).to_hex().to_string()
+    }
+
     /// How many files there are.
     pub fn len(&self) -> u64 {
         self.count
@@ -513,7 +518,7 @@ impl SourcePlace {
     /// The last part of the address or path.
     pub fn file_name(&self) -> Option<String> {
         match self {
-            Self::Url(url) => url
+            Self::Url(url) | Self::Listed(url, _) => url
                 .path_segments()?
                 .rfind(|name| !name.is_empty())
                 .map(str::to_owned),

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -185,6 +186,65 @@ def test_a_dataset_is_built_into_a_bucket_and_used_from_there(store, tmp_path):
     store.delete(shard)
     reports = store.json("verify", "cifar10", code=1)
     assert any("absent" in damage["reason"] for report in reports for damage in report["damaged"])
+
+
+def test_sources_lie_in_a_bucket(store, tmp_path):
+    """Patterns, folders and `--from` of a store give what the same files give in a folder."""
+    data = tmp_path / "data"
+    for name, count in [("train/a.jsonl", 40), ("train/b.jsonl", 0), ("train/ü b.jsonl", 3), ("test/a.jsonl", 5)]:
+        path = data / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f'{{"id": {i}, "text": "{name} {i}"}}\n' for i in range(count)))
+        store.put("raw/data/" + urllib.parse.quote(name), path.read_bytes())
+    store.put("raw/data/.secret/x.jsonl", b"not JSON")
+    recipe = """format = 1
+name = "mine"
+[[sources]]
+%s
+[reader]
+kind = "jsonl"
+[[splits]]
+name = "train"
+files = ["**train/*"]
+[[splits]]
+name = "test"
+files = ["**test/*"]
+"""
+    # Forty small files that are rows share shards, and are fetched as sets.
+    for number in range(40):
+        path = data / "texts" / f"{number}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"text {number}")
+        store.put(f"raw/data/texts/{number}.txt", path.read_bytes())
+    texts = 'format = 1\nname = "texts"\n[[sources]]\n%s\ngroup = 7\n[reader]\nkind = "text_files"\n'
+    for text, pattern, listed in [(recipe, "data/t*/*.jsonl", "mine"), (texts, "data/texts", "texts")]:
+        here, there = tmp_path / f"{listed}-here.toml", tmp_path / f"{listed}-there.toml"
+        here.write_text(text % f'path = "{tmp_path}/{pattern}"')
+        there.write_text(text % f'url = "s3://{store.bucket}/raw/{pattern}"')
+        wanted = store.json("register", here, "--catalog", tmp_path / "catalog")[-1]
+        found = store.json("register", there)[-1]
+        assert (found["status"], found["fingerprint"]) == ("built", wanted["fingerprint"]), listed
+        assert found["splits"] == wanted["splits"]
+        rows = [store.run("lineage", listed, "--json", *more).out for more in ([], ["--catalog", tmp_path / "catalog"])]
+        sources = [json.loads(row.splitlines()[0])["sources"] for row in rows]
+        assert sources[0] == sources[1] and sources[0]
+        assert store.json("register", there)[-1]["status"] == "up to date"
+    # A changed object is told, and not taken for the same.
+    store.put("raw/data/train/a.jsonl", b'{"id": 1, "text": "other"}\n')
+    failed = store.run("register", tmp_path / "mine-there.toml", code=1)
+    assert "was built from other sources" in failed.errors
+    assert store.json("register", tmp_path / "mine-there.toml", "--overwrite")[-1]["status"] == "built"
+    # What is not there, and a store that is not.
+    (tmp_path / "none.toml").write_text(recipe % f'url = "s3://{store.bucket}/none/*.jsonl"')
+    assert "no file of s3://" in store.run("register", tmp_path / "none.toml", code=1).errors
+    # The archives of a built-in dataset.
+    for path in (GOLDEN / "mnist").iterdir():
+        store.put(f"archives/{path.name}", path.read_bytes())
+    there = store.json("build", "mnist", "--from", f"s3://{store.bucket}/archives", "--no-checksum")[-1]
+    assert there["status"] == "built"
+    assert there["fingerprint"] == store.build("mnist", "--catalog", tmp_path / "catalog")["fingerprint"]
+    failed = store.run("build", "cifar10", "--from", f"s3://{store.bucket}/archives", "--no-checksum", code=1)
+    assert "does not have it" in failed.errors
 
 
 def test_tags_removal_and_gc_in_a_bucket(store):

@@ -2,68 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 
-use prep_testing::{Prep, Run};
+use prep_testing::archive::{gzip_stored, tar};
+use prep_testing::{Prep, Run, assert_same_folder, png};
 use serde_json::Value;
-
-/// A picture of a pixel, of a colour of its own.
-fn png(color: u8) -> Vec<u8> {
-    // A palette picture whose only colour is the argument: chunks with their CRC-32.
-    let mut bytes = b"\x89PNG\r\n\x1a\n".to_vec();
-    let mut chunk = |kind: &[u8], data: &[u8]| {
-        bytes.extend_from_slice(&(data.len() as u32).to_be_bytes());
-        bytes.extend_from_slice(kind);
-        bytes.extend_from_slice(data);
-        let crc = crc32(&[kind, data].concat());
-        bytes.extend_from_slice(&crc.to_be_bytes());
-    };
-    chunk(b"IHDR", &[0, 0, 0, 1, 0, 0, 0, 1, 8, 0, 0, 0, 0]);
-    // A stored block of zlib: the filter's byte, and the pixel.
-    let (a, b) = (1 + u16::from(color), 2 + u16::from(color));
-    let mut data = vec![0x78, 0x01, 0x01, 2, 0, 0xfd, 0xff, 0, color];
-    data.extend_from_slice(&b.to_be_bytes());
-    data.extend_from_slice(&a.to_be_bytes());
-    chunk(b"IDAT", &data);
-    chunk(b"IEND", b"");
-    bytes
-}
-
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0u32, |mut crc, byte| {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = if crc & 1 == 1 {
-                crc >> 1 ^ 0xedb8_8320
-            } else {
-                crc >> 1
-            };
-        }
-        crc
-    })
-}
-
-/// A tar archive of these members, in this order.
-fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut archive = Vec::new();
-    for (path, data) in members {
-        let mut header = [0u8; 512];
-        header[..path.len()].copy_from_slice(path.as_bytes());
-        header[100..108].copy_from_slice(b"0000644\0");
-        header[124..136].copy_from_slice(format!("{:011o}\0", data.len()).as_bytes());
-        header[156] = b'0';
-        header[257..265].copy_from_slice(b"ustar\x0000");
-        header[148..156].fill(b' ');
-        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-        archive.extend_from_slice(&header);
-        archive.extend_from_slice(data);
-        archive.resize(archive.len().next_multiple_of(512), 0);
-    }
-    archive.resize(archive.len() + 1024, 0);
-    archive
-}
 
 /// A home with data and a recipe.
 struct Home {
@@ -341,7 +284,7 @@ fn pictures_in_archives_are_those_of_folders() {
         said.contains("pics.tar, member metadata.csv: it has a row for `cat/1.png`"),
         "{said}"
     );
-    let mut packed = flate(&tar(&members[..2]));
+    let mut packed = gzip_stored(&tar(&members[..2]));
     home.put("pics.tar.gz", &packed);
     home.infer("pics.tar.gz", &["--name", "mine", "--overwrite"])
         .expect(0);
@@ -350,22 +293,6 @@ fn pictures_in_archives_are_those_of_folders() {
     packed.truncate(packed.len() / 2);
     home.put("pics.tar.gz", &packed);
     assert!(home.fault().contains("pics.tar.gz"));
-}
-
-/// Packs by gzip, as one stored block.
-fn flate(bytes: &[u8]) -> Vec<u8> {
-    let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
-    let blocks: Vec<&[u8]> = bytes.chunks(60_000).collect();
-    for (index, block) in blocks.iter().enumerate() {
-        packed.push(u8::from(index + 1 == blocks.len()));
-        let length = block.len() as u16;
-        packed.extend_from_slice(&length.to_le_bytes());
-        packed.extend_from_slice(&(!length).to_le_bytes());
-        packed.write_all(block).unwrap();
-    }
-    packed.extend_from_slice(&crc32(bytes).to_le_bytes());
-    packed.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-    packed
 }
 
 const TARS: &str = "[[sources]]\npath = \"tars\"\n[reader]\nkind = \"webdataset\"\n";
@@ -383,7 +310,7 @@ fn samples_of_archives_have_the_types_that_their_names_say() {
         ("x.y/k2.txt", "\u{e9}".as_bytes()),
     ];
     home.put("tars/train-0.tar", tar(&members))
-        .put("tars/test-0.tar.gz", flate(&tar(&members[..3])));
+        .put("tars/test-0.tar.gz", gzip_stored(&tar(&members[..3])));
     let shown = home
         .infer("tars", &["--name", "mine", "--json"])
         .expect(0)
@@ -409,8 +336,8 @@ fn b10_names_with_dots_are_cut_where_the_recipe_says_and_odd_ones_are_named() {
     home.put(
         "tars/a.tar",
         tar(&[
-            ("set.v2/07 Song v1.5 [live].flac", b"sound"),
-            ("set.v2/07 Song v1.5 [live].json", b"{\"n\": 7}"),
+            ("set.v2/07 Song v1.5 [live].flac", "sound"),
+            ("set.v2/07 Song v1.5 [live].json", "{\"n\": 7}"),
         ]),
     )
     .recipe(TARS);
@@ -428,7 +355,7 @@ fn b10_names_with_dots_are_cut_where_the_recipe_says_and_odd_ones_are_named() {
         (&*rows[0]["__key__"], &*rows[0]["flac"]),
         ("set.v2/07 Song v1.5 [live]", "sound")
     );
-    home.put("tars/a.tar", tar(&[("k.txt", b"t"), ("README", b"r")]));
+    home.put("tars/a.tar", tar(&[("k.txt", "t"), ("README", "r")]));
     assert!(home.fault().contains("member README"));
 }
 
@@ -567,4 +494,82 @@ fn damaged_rows_do_not_pass_while_a_recipe_is_written() {
     assert!(home.fault().contains("line 3: it has 1 fields"));
     home.register(&["--on-error", "skip"]).expect(3);
     assert_eq!(home.rows("train").len(), 2);
+}
+
+/// Cuts, sorts and shards by source are the same for any number of workers and processes.
+#[test]
+fn rows_of_any_reader_are_the_same_by_any_number_of_processes() {
+    let lines = |from: usize, count: usize| -> String {
+        let line = |id: usize| {
+            format!(
+                "{{\"id\": {id}, \"text\": \"{}\", \"score\": {}.5}}\n",
+                "x".repeat(id % 90),
+                id
+            )
+        };
+        (from..from + count).map(line).collect()
+    };
+    let home = || {
+        let home = Home::new();
+        for file in 0..7 {
+            let text = lines(file * 1000, 300 + 40 * file);
+            home.put(&format!("lines/{file}.jsonl"), &text)
+                .put(&format!("lines/p{file}.jsonl.gz"), gzip_stored(text.as_bytes()));
+        }
+        for file in 0..60u8 {
+            home.put(&format!("texts/{}/{file}.txt", file % 3), format!("text {file}"))
+                .put(
+                    &format!("pics/train/{}/{file}.png", ["cat", "dog"][usize::from(file % 2)]),
+                    png(file),
+                )
+                .put(&format!("pics/test/cat/{file}.png"), png(200 + file % 50));
+        }
+        for file in 0..5u8 {
+            let members: Vec<(String, Vec<u8>)> = (0..20u8)
+                .flat_map(|k| {
+                    [
+                        (format!("{k}.png"), png(file * 20 + k)),
+                        (format!("{k}.cls"), k.to_string().into_bytes()),
+                    ]
+                })
+                .collect();
+            home.put(&format!("tars/{file}.tar"), tar(&members));
+        }
+        home
+    };
+    let recipes = [
+        "[[sources]]\npath = \"lines\"\n[reader]\nkind = \"jsonl\"\n[splits]\ntrain = 0.8\ntest = 0.2\n",
+        "layout = \"tfds\"\nkey = \"{file}-{id}\"\nfilter = \"score > 100\"\n[[sources]]\npath = \"lines\"\n[reader]\nkind = \"jsonl\"\n",
+        "[[sources]]\npath = \"texts\"\ngroup = 10\n[reader]\nkind = \"text_files\"\n",
+        "[[sources]]\npath = \"pics\"\ngroup = 10\n[reader]\nkind = \"image_folder\"\n[[splits]]\nname = \"train\"\nfiles = [\"pics/train/**\"]\n[[splits]]\nname = \"test\"\nfiles = [\"pics/test/**\"]\n",
+        TARS,
+    ];
+    for recipe in recipes {
+        let folders: Vec<Home> = ["1", "2", "3"]
+            .map(|processes| {
+                let home = home();
+                home.recipe(recipe);
+                let path = home.path("my.toml");
+                let path = path.to_str().unwrap();
+                let words = [
+                    "launch",
+                    "--processes",
+                    processes,
+                    "--",
+                    "register",
+                    path,
+                    "--workers",
+                    processes,
+                ];
+                home.prep.run(words).expect(0);
+                home
+            })
+            .into();
+        for other in &folders[1..] {
+            assert_same_folder(
+                folders[0].prep.catalog().join("data"),
+                other.prep.catalog().join("data"),
+            );
+        }
+    }
 }

@@ -204,6 +204,11 @@ impl ObjectFile {
         )
     }
 
+    /// The store's tag of the object that was opened, which another content does not have; `None` where it gives none.
+    pub fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
     /// Opens an object of a store of the caller's; `name` is for error messages.
     ///
     /// # Errors

@@ -731,7 +731,11 @@ impl Build {
             Some(located) => located,
             None => self.locate()?,
         };
-        self.work(staging, &located, sums).map_err(|error| {
+        let known = match (&standing, &found) {
+            (Standing::Unknown, Found::Registered(manifest, folder)) => Some((manifest, folder)),
+            _ => None,
+        };
+        self.work(staging, &located, known, sums).map_err(|error| {
             resources::explain_full_disk(error, &self.registry.data_dir, || {
                 let room = self.room(&self.registry.staging_path(), &located, &[]);
                 format!("about {} more are needed", resources::show_size(room.likely))
@@ -1031,14 +1035,16 @@ impl Build {
         unwritable(&self.registry.data_dir, error)
     }
 
-    /// Fetches, builds, verifies, publishes; leaves staging only where the next run can go on from it.
+    /// Fetches, builds, verifies, publishes; leaves staging only where the next run can go on from it. `known` is the version that is there, if
+    /// only the sources can tell whether it is the same; `sums` are the checksums of the sources, if they are known.
     fn work(
         &self,
         staging: Staging,
         located: &[Located],
+        known: Option<(&Manifest, &Location)>,
         sums: Option<Vec<Checksum>>,
     ) -> Result<BuildOutcome> {
-        let result = self.work_in(&staging, located, sums);
+        let result = self.work_in(&staging, located, known, sums);
         if result.is_ok() || staging.holds_nothing() {
             let removed = staging.remove();
             if result.is_ok() {
@@ -1052,6 +1058,7 @@ impl Build {
         &self,
         staging: &Staging,
         located: &[Located],
+        known: Option<(&Manifest, &Location)>,
         sums: Option<Vec<Checksum>>,
     ) -> Result<BuildOutcome> {
         let request = &self.request;
@@ -1089,6 +1096,19 @@ impl Build {
             monitor,
             &note,
         )?;
+        if let Some((manifest, folder)) = known {
+            let sums = self.digest_fetched(&fetched)?;
+            let found = fetched.iter().zip(&sums);
+            if found
+                .map(|(source, sum)| info::source(&source.name, sum))
+                .eq(manifest.sources.iter().cloned())
+            {
+                return Ok(self.up_to_date(manifest, folder));
+            }
+            self.refuse_different(&Standing::Different(format!(
+                "{folder} is there already, and was built from other sources"
+            )))?;
+        }
         let entries = self.still_true(staging, entries, &fetched)?;
         let told = entries.iter().rev().find_map(|entry| match entry {
             Entry::Learned { text } => Some(text.clone()),
@@ -1265,7 +1285,10 @@ impl Build {
         for (spec, place) in self.spec.sources.iter().zip(located) {
             sources.push(match place {
                 _ if self.request.check_sums && spec.is_pinned() => "as the recipe says".to_owned(),
-                Located::Url(url) => url.to_string(),
+                Located::Url(url) => match spec.files() {
+                    Some(files) => format!("{url}, {}", files.digest()),
+                    None => url.to_string(),
+                },
                 Located::File(path) => fetch::local::stamp_of(path, spec.files().map(|files| &**files))?,
                 Located::TakenOver => "taken over".to_owned(),
             });

@@ -21,7 +21,7 @@ use url::Url;
 
 use crate::builder::SourceSpec;
 use crate::error::Hinted;
-use crate::fetch::{FetchOptions, Fetched};
+use crate::fetch::{FetchOptions, Fetched, is_store};
 use crate::monitor::{Meter, Monitor};
 
 /// Bytes taken from the network at a time.
@@ -54,13 +54,22 @@ pub struct Client {
 
 /// What `NAME.part` holds.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-struct PartState {
+pub(super) struct PartState {
     url: String,
     etag: Option<String>,
     last_modified: Option<String>,
 }
 
 impl PartState {
+    /// That of an object of a store, by its tag.
+    pub(super) fn of_object(url: &Url, tag: Option<&str>) -> Self {
+        Self {
+            url: url.to_string(),
+            etag: tag.map(str::to_owned),
+            last_modified: None,
+        }
+    }
+
     /// What `If-Range` can say: a strong tag, else the date.
     fn validator(&self) -> Option<&str> {
         let strong = self.etag.as_deref().filter(|tag| !tag.starts_with("W/"));
@@ -69,7 +78,7 @@ impl PartState {
 }
 
 /// A download in progress.
-struct Part {
+pub(super) struct Part {
     file: File,
     path: PathBuf,
     state_path: PathBuf,
@@ -79,7 +88,7 @@ struct Part {
 }
 
 /// Why an attempt did not bring the whole file.
-enum Failure {
+pub(super) enum Failure {
     /// It may go better next time.
     Transient {
         reason: String,
@@ -150,7 +159,7 @@ impl Client {
         }
     }
 
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         self.monitor.check()?;
         if *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) {
             return Err(Stopped.into());
@@ -182,7 +191,11 @@ impl Client {
             let before = part.bytes;
             let began = Instant::now();
             meter.set(part.bytes);
-            let failure = match self.attempt(url, &mut part, spec, strict, meter) {
+            let attempt = match is_store(url.scheme()) {
+                true => self.attempt_stored(url, &mut part, spec, strict, meter),
+                false => self.attempt(url, &mut part, spec, strict, meter),
+            };
+            let failure = match attempt {
                 Ok(()) => match self.finish(&mut part, folder, spec, strict, &shown) {
                     Ok(fetched) => return Ok(fetched),
                     // Joined from pieces, it may be of two files; whole, it cannot.
@@ -410,10 +423,11 @@ impl Client {
             .into());
         }
         let path = folder.join(&spec.name);
+        let holder = path.parent().unwrap_or(folder);
         part.file
             .sync_all()
             .and_then(|()| std::fs::rename(&part.path, &path))
-            .and_then(|()| File::open(folder)?.sync_all())
+            .and_then(|()| File::open(holder)?.sync_all())
             .with_context(|| format!("could not write {}", path.display()))?;
         let _ = std::fs::remove_file(&part.state_path);
         Ok(Fetched {
@@ -429,6 +443,10 @@ impl Part {
     /// Opens the part of an earlier attempt and hashes what it has, or begins a new one.
     fn open(folder: &Path, spec: &SourceSpec, url: &Url, monitor: &Monitor) -> Result<Self> {
         let path = folder.join(format!("{}.part", spec.name));
+        if let Some(holder) = path.parent().filter(|_| spec.name.contains('/')) {
+            std::fs::create_dir_all(holder)
+                .with_context(|| format!("could not create {}", holder.display()))?;
+        }
         let state_path = folder.join(format!("{}.part.json", spec.name));
         let state: Option<PartState> = std::fs::read(&state_path)
             .ok()
@@ -485,8 +503,18 @@ impl Part {
         Ok(part)
     }
 
+    /// How much is there.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether what is there is of this, for sure.
+    pub(super) fn is_of(&self, state: &PartState) -> bool {
+        self.state == *state && state.validator().is_some()
+    }
+
     /// Empties the part, to be filled from what `state` says.
-    fn restart(&mut self, state: PartState) -> Result<()> {
+    pub(super) fn restart(&mut self, state: PartState) -> Result<()> {
         let shown = self.path.display();
         self.file
             .set_len(0)
@@ -501,7 +529,7 @@ impl Part {
         Ok(())
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.file
             .write_all(bytes)
             .with_context(|| format!("could not write {}", self.path.display()))?;
@@ -653,7 +681,7 @@ fn page(spec: &SourceSpec, content_type: &str, bytes: u64) -> anyhow::Error {
     .into()
 }
 
-fn other_size(spec: &SourceSpec, wanted: u64, found: &str) -> anyhow::Error {
+pub(super) fn other_size(spec: &SourceSpec, wanted: u64, found: &str) -> anyhow::Error {
     Hinted::new(
         format!(
             "the server's `{}` has {found} bytes; the recipe says {wanted}",

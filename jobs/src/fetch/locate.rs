@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use url::Url;
 
+use prep_formats::store::{self, Location};
+
 use crate::builder::{SourcePlace, SourceSpec};
 use crate::error::Hinted;
 use crate::recipe::near;
@@ -45,6 +47,10 @@ pub fn locate(specs: &[SourceSpec], from: &[String]) -> Result<Vec<Located>> {
                 located.push(Located::File(path.clone()));
                 continue;
             }
+            SourcePlace::Listed(url, _) => {
+                located.push(Located::Url(url.clone()));
+                continue;
+            }
             SourcePlace::TakenOver => {
                 located.push(Located::TakenOver);
                 continue;
@@ -75,7 +81,7 @@ pub(crate) fn present(specs: &[SourceSpec], from: &[String]) -> Result<(Vec<bool
         if from.is_empty() {
             return match &spec.place {
                 SourcePlace::Path(path) | SourcePlace::Found(path, _) => path.exists(),
-                SourcePlace::Url(_) | SourcePlace::TakenOver => true,
+                SourcePlace::Url(_) | SourcePlace::Listed(..) | SourcePlace::TakenOver => true,
                 SourcePlace::Unknown => false,
             };
         }
@@ -104,11 +110,25 @@ pub(crate) fn present(specs: &[SourceSpec], from: &[String]) -> Result<(Vec<bool
     Ok((present, suspects))
 }
 
+/// Schemes of addresses that sources can have, for messages.
+pub(crate) const KNOWN_SCHEMES: &str = "`https:`, `http:`, `file:`, `s3:`, `gs:` and `az:`";
+
+/// Whether sources can have addresses of a scheme.
+pub(crate) fn is_known(scheme: &str) -> bool {
+    matches!(scheme, "http" | "https" | "file") || is_store(scheme)
+}
+
+/// Whether a scheme is that of an object store, which is read by its own client.
+pub(crate) fn is_store(scheme: &str) -> bool {
+    !matches!(scheme, "http" | "https" | "file") && Location::parse(&format!("{scheme}://x/y")).is_ok()
+}
+
 fn own_place(spec: &SourceSpec) -> Result<Located> {
     match &spec.place {
         SourcePlace::Path(path) | SourcePlace::Found(path, _) => Ok(Located::File(path.clone())),
         SourcePlace::Url(url) => of_url(url),
         SourcePlace::TakenOver => Ok(Located::TakenOver),
+        SourcePlace::Listed(url, _) => Ok(Located::Url(url.clone())),
         SourcePlace::Unknown => Err(Hinted::new(
             format!("the recipe has no address for `{}`", spec.name),
             format!(
@@ -127,23 +147,16 @@ fn of_url(url: &Url) -> Result<Located> {
             .map_err(|()| anyhow::anyhow!("`{url}` is not the address of a local file"))?;
         return Ok(Located::File(path));
     }
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(Hinted::new(
-            format!("`{}:` is not fetched from: {}", url.scheme(), super::http::shown(url)),
-            "record files can be registered where they lie, with `prep register --in-place`; others have to be brought here first",
-        )
-        .into());
-    }
     Ok(Located::Url(url.clone()))
 }
 
 fn parse(text: &str) -> Result<From> {
     if text.contains("://") {
         let url = Url::parse(text).with_context(|| format!("`{text}` is not an address"))?;
-        return match of_url(&url).with_context(|| format!("`--from {text}`"))? {
-            Located::Url(url) => Ok(From::Address(url)),
-            Located::File(path) => look_at(&path),
-            Located::TakenOver => bail!("`--from {text}` names no place"),
+        return match (url.scheme(), of_url(&url)?) {
+            (_, Located::File(path)) => look_at(&path),
+            (scheme, Located::Url(_)) if is_known(scheme) => Ok(From::Address(url)),
+            (scheme, _) => bail!("`--from {text}`: `{scheme}:` is not supported; there are {KNOWN_SCHEMES}"),
         };
     }
     look_at(Path::new(text))
@@ -191,7 +204,11 @@ fn find(spec: &SourceSpec, place: &From, only_source: bool) -> Option<Located> {
             }
             let mut url = url.clone();
             url.path_segments_mut().ok()?.pop_if_empty().push(&spec.name);
-            Some(Located::Url(url))
+            // A store says at once what it does not have; one that cannot be asked fails better when the source is fetched.
+            let is_absent = is_store(url.scheme())
+                && Location::parse(url.as_str())
+                    .is_ok_and(|object| matches!(store::size_of_file(&object), Ok(None)));
+            (!is_absent).then_some(Located::Url(url))
         }
     }
 }
@@ -205,6 +222,7 @@ fn report(specs: &[SourceSpec], missing: &[&str], places: &[From]) -> anyhow::Er
     for place in places {
         message += &match place {
             From::File(path) => format!("; {} is another file", path.display()),
+            From::Address(url) if is_store(url.scheme()) => format!("; {url} does not have it"),
             From::Address(url) => format!("; {} is the address of another file", super::http::shown(url)),
             From::Folder(path, names) if names.is_empty() => format!("; {} is empty", path.display()),
             From::Folder(path, names) => {

@@ -7,6 +7,7 @@ mod checksum;
 mod http;
 pub(crate) mod local;
 mod locate;
+mod stored;
 
 use std::fs::File;
 use std::io::Read;
@@ -24,7 +25,7 @@ pub use checksum::{Checksum, ChecksumThread};
 pub(crate) use checksum::{compare, hash_file, identify};
 pub use http::Client;
 pub(crate) use http::shown;
-pub(crate) use locate::present;
+pub(crate) use locate::{KNOWN_SCHEMES, is_known, is_store, present};
 pub use locate::{Located, locate};
 
 /// From so many sources on, looking at them is a stage of its own.
@@ -143,6 +144,8 @@ pub fn fetch_all(
                     sha256: spec.sha256,
                 }),
             ),
+            // Which of its files are there, the set finds out.
+            Located::Url(url) if spec.files().is_some() => remote.push((index, spec, url)),
             Located::Url(url) => {
                 let path = folder.join(&spec.name);
                 match std::fs::metadata(&path) {
@@ -181,9 +184,11 @@ pub fn fetch_all(
                                 Some(all) => Meter::part_of(all),
                                 None => monitor.stage(name, Unit::Bytes, spec.bytes),
                             };
-                            let result = client
-                                .download(url, folder, spec, strict, &meter)
-                                .and_then(|fetched| done(&fetched).map(|()| fetched));
+                            let result = match spec.files() {
+                                Some(files) => client.download_set(url, folder, spec, files, &meter),
+                                None => client.download(url, folder, spec, strict, &meter),
+                            };
+                            let result = result.and_then(|fetched| done(&fetched).map(|()| fetched));
                             meter.finish();
                             if result.is_err() {
                                 failed.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -267,8 +272,9 @@ fn local(spec: &SourceSpec, path: &Path, strict: bool) -> Result<Fetched> {
         )
         .into());
     }
-    // What the user's own pattern stands for may be pages.
-    if matches!(spec.place, SourcePlace::Found(..)) {
+    // What the user's own pattern stands for may be pages, and stores send none in place of an object.
+    let is_stored = matches!(&spec.place, SourcePlace::Url(url) if is_store(url.scheme()));
+    if spec.is_of_pattern() || is_stored {
         return Ok(Fetched {
             name: spec.name.clone(),
             path: path.to_owned(),

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use prep_formats::store::{Existing, Location, ObjectFile, Output};
 use prep_testing::server::{Fault, FileServer};
 use sha2::{Digest, Sha256};
 use url::Url;
@@ -434,6 +435,87 @@ fn checksums_are_compared_with_both_sides_named() {
         .to_string();
     assert!(
         error.contains(&hex::encode(sums[0].sha256)) && error.contains(&hex::encode([7; 32])),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_object_goes_on_where_it_stopped_as_long_as_it_is_the_same() {
+    let case = Case::new(3_000_000);
+    let url = "memory:///fetch/data.bin";
+    let put = |data: &[u8]| {
+        let mut output = Output::create(&Location::parse(url).unwrap(), Existing::Replace).unwrap();
+        output.write_all(data).unwrap();
+        output.commit().unwrap();
+        ObjectFile::open(&Location::parse(url).unwrap())
+            .unwrap()
+            .tag()
+            .map(str::to_owned)
+    };
+    let tag = put(&case.data);
+    assert!(tag.is_some());
+    let spec = SourceSpec {
+        bytes: None,
+        sha256: None,
+        ..case.spec(url)
+    };
+    // What is here of it is told from what is there.
+    let part = vec![7; 1_000_001];
+    let leave_part = || {
+        std::fs::write(case.folder.path().join("data.bin.part"), &part).unwrap();
+        let state = serde_json::json!({"url": url, "etag": tag, "last_modified": null});
+        std::fs::write(case.folder.path().join("data.bin.part.json"), state.to_string()).unwrap();
+    };
+    leave_part();
+    let fetched = case.fetch_spec(&spec, true).unwrap();
+    let joined = [part.as_slice(), &case.data[part.len()..]].concat();
+    assert!(std::fs::read(&fetched.path).unwrap() == joined);
+    assert_eq!(fetched.sha256, Some(Sha256::digest(&joined).into()));
+    // Another object of that name: from its start.
+    std::fs::remove_file(&fetched.path).unwrap();
+    leave_part();
+    let other: Vec<u8> = case.data.iter().rev().copied().collect();
+    put(&other);
+    let fetched = case.fetch_spec(&spec, true).unwrap();
+    assert!(std::fs::read(&fetched.path).unwrap() == other);
+    assert_eq!(case.files(), ["data.bin"]);
+    // One that is not the recipe's, and one that is not there.
+    std::fs::remove_file(&fetched.path).unwrap();
+    let error = case.fetch_spec(&case.spec(url), true).unwrap_err();
+    assert!(format!("{error:#}").contains("its SHA-256 is"), "{error:#}");
+    let error = case
+        .fetch_spec(&case.spec("memory:///fetch/none/data.bin"), true)
+        .unwrap_err();
+    assert!(
+        format!("{error:#}").contains("memory:///fetch/none/data.bin"),
+        "{error:#}"
+    );
+}
+
+#[test]
+fn a_store_in_from_is_asked_what_it_has() {
+    let case = Case::new(10);
+    let folder = Location::parse("memory:///from").unwrap();
+    let mut output = Output::create(&folder.join("data.bin"), Existing::Replace).unwrap();
+    output.write_all(&case.data).unwrap();
+    output.commit().unwrap();
+    let mut spec = case.spec("https://example.org/data.bin");
+    let located = locate(std::slice::from_ref(&spec), &["memory:///from".to_owned()]).unwrap();
+    assert_eq!(
+        located,
+        [Located::Url(Url::parse("memory:///from/data.bin").unwrap())]
+    );
+    spec.name = "other.bin".to_owned();
+    let error = locate(&[spec], &["memory:///from".to_owned()]).unwrap_err();
+    assert!(
+        error.to_string().contains("memory:///from does not have it"),
+        "{error}"
+    );
+    let error = locate(&[case.spec("https://x.org/a")], &["ftp://x.org/".to_owned()]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("`ftp:` is not supported; there are `https:`"),
         "{error}"
     );
 }

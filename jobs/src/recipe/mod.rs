@@ -10,7 +10,7 @@
 //!
 //! [[sources]]
 //! name = "images.gz"               # file name, which `--from FOLDER` looks for
-//! url = "https://example.org/images.gz"    # or `path`, relative to the recipe
+//! url = "https://example.org/images.gz"    # also s3:, gs:, az:; or `path`, relative to the recipe
 //! bytes = 7840016
 //! sha256 = "..."
 //!
@@ -109,6 +109,8 @@
 //! | `tfrecord`, `array_record` | a `tf.train.Example` | `sample` |
 //! | `tfds` | an example of a folder that TFDS wrote, TFRecord or ArrayRecord: `path` is the folder, whose features and splits it takes over | |
 //!
+//! - In an object store, `url = "s3://bucket/data/*.jsonl"` is a pattern or a folder as `path` is: the store is asked what there is, and the
+//!   objects are fetched before they are read.
 //! - Files may be packed by gzip or Zstandard (text formats, TFRecord), and lie in zip and tar archives, packed or not: those of the reader's
 //!   endings are read, or those that fit `members`.
 //! - A file belongs to the split whose `files` (patterns of whole paths: `data/train/*.jsonl`, or paths in an archive) or `sources` (names) it fits:

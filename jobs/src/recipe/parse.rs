@@ -11,6 +11,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::builder::{DatasetSpec, Layout, SourceIdentity, SourcePlace, SourceSpec, SplitSpec};
+use crate::fetch;
 use crate::readers::rows::picture::PictureRule;
 use crate::recipe::pattern::{PATH_NAMES, Pattern};
 use crate::recipe::rows::{Declared, ROW_KINDS};
@@ -26,9 +27,6 @@ const OWN_KINDS: [&str; 7] = [
     "oxford-iiit-pet",
     "stl10",
 ];
-
-/// Schemes of object stores, whose files can be registered in place.
-const STORE_SCHEMES: [&str; 6] = ["s3", "s3a", "gs", "az", "abfs", "abfss"];
 
 /// The version of recipes that this program reads.
 const FORMAT: u64 = 1;
@@ -139,7 +137,7 @@ pub(super) struct RawConfig {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSource {
     name: Option<Spanned<String>>,
-    url: Option<Spanned<String>>,
+    pub(super) url: Option<Spanned<String>>,
     pub(super) path: Option<Spanned<String>>,
     bytes: Option<u64>,
     sha256: Option<Spanned<String>>,
@@ -838,13 +836,11 @@ impl Checker<'_> {
                     let parsed = url::Url::parse(url.as_ref()).map_err(|error| {
                         self.fault(url.span(), field("url"), format!("not a URL: {error}"))
                     })?;
-                    if !matches!(parsed.scheme(), "http" | "https" | "file")
-                        && !STORE_SCHEMES.contains(&parsed.scheme())
-                    {
+                    if !fetch::is_known(parsed.scheme()) {
                         let reason = format!(
-                            "`{}:` is not supported; there are `https:`, `http:`, `file:`, and for files in place {}",
+                            "`{}:` is not supported; there are {}",
                             parsed.scheme(),
-                            quoted_list(&STORE_SCHEMES)
+                            fetch::KNOWN_SCHEMES
                         );
                         return Err(self.fault(url.span(), field("url"), reason));
                     }
@@ -872,9 +868,9 @@ impl Checker<'_> {
             };
             let span = source.name.as_ref().map_or(item.span(), Spanned::span);
             // A pattern has no file name, and is its own name.
-            let name = match (&source.name, &source.path) {
-                (None, Some(path)) if path.as_ref().contains(['*', '{']) => {
-                    path.as_ref().replace(['/', '\\'], " ")
+            let name = match (&source.name, source.path.as_ref().or(source.url.as_ref())) {
+                (None, Some(text)) if text.as_ref().contains(['*', '{']) => {
+                    text.as_ref().replace(['/', '\\'], " ")
                 }
                 _ => name,
             };

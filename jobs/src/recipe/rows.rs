@@ -5,8 +5,11 @@ use std::collections::HashSet;
 use prep_formats::features::{Feature, Features};
 use toml::Spanned;
 
+use prep_formats::store::{self, Location};
+
 use crate::builder::{DatasetSpec, Layout, SourcePlace, SourceSpec, SplitSpec};
 use crate::convert::filter;
+use crate::fetch;
 use crate::readers::rows::picture::PictureRule;
 use crate::recipe::parse::{Checker, RawConfig, RawLabels, RawReader, RawRecipe, RawSplits, did_you_mean};
 use crate::recipe::{Pattern, ReaderSpec, Recipe, RecipeError, SplitFiles};
@@ -89,7 +92,7 @@ pub(crate) enum Declared {
 pub(crate) struct SourceRule {
     /// Its name, by which splits call it.
     pub(crate) name: String,
-    /// Its path as the recipe has it.
+    /// Its path or address as the recipe has it.
     pub(crate) text: Option<String>,
     /// Where in the recipe it stands, for messages.
     pub(crate) at: String,
@@ -207,7 +210,11 @@ impl Checker<'_> {
             };
             rules.push(SourceRule {
                 name: spec.name.clone(),
-                text: source.path.as_ref().map(|path| path.as_ref().clone()),
+                text: source
+                    .path
+                    .as_ref()
+                    .or(source.url.as_ref())
+                    .map(|text| text.as_ref().clone()),
                 at: self.place(span, &format!("sources[{index}].{part}")),
                 group: group.map(|group| *group.as_ref()),
                 is_taken_over: false,
@@ -597,16 +604,57 @@ pub(crate) fn files_of(place: &SourcePlace) -> Result<Option<Files>, String> {
     if rest.is_empty() {
         return Ok(Some(Files::One(path.clone())));
     }
-    let text = rest.join("/");
+    let pattern = pattern_of(&rest.join("/"))?;
+    if folder.as_os_str().is_empty() {
+        folder.push(".");
+    }
+    Ok(Some(Files::Folder(folder, pattern)))
+}
+
+fn pattern_of(text: &str) -> Result<Pattern, String> {
     if text.contains(['?', '[']) {
         return Err(format!(
             "`{text}`: patterns have `*` (any text without `/`), `**` (any text) and `{{a=x|y}}`, and neither `?` nor `[`"
         ));
     }
-    if folder.as_os_str().is_empty() {
-        folder.push(".");
+    Pattern::parse(text)
+}
+
+/// Takes the address of a source in an object store apart: the folder, and the pattern of what is meant below it; all, where that is a folder. `None`
+/// for an address of one object, or of a web server.
+///
+/// Asks the store once whether there is such an object, where there is no pattern.
+pub(crate) fn objects_of(place: &SourcePlace, text: &str) -> Result<Option<(Location, Pattern)>, String> {
+    let SourcePlace::Url(url) = place else {
+        return Ok(None);
+    };
+    if !fetch::is_store(url.scheme()) {
+        return Ok(None);
     }
-    Ok(Some(Files::Folder(folder, Pattern::parse(&text)?)))
+    let whole = || Location::parse(text).map_err(|error| error.to_string());
+    let Some(start) = text.find(['*', '{']) else {
+        let object = whole()?;
+        let is_object = !text.ends_with('/')
+            && store::size_of_file(&object)
+                .map_err(|error| error.to_string())?
+                .is_some();
+        return Ok(match is_object {
+            true => None,
+            false => Some((object, Pattern::parse("**")?)),
+        });
+    };
+    let slash = text[..start].rfind('/').unwrap_or(0);
+    let (folder, rest) = (&text[..slash], &text[slash + 1..]);
+    let Some((_, bucket)) = folder.split_once("://") else {
+        return Err(format!(
+            "`{text}`: a pattern has its place in the path, behind the bucket"
+        ));
+    };
+    if bucket.is_empty() {
+        return Err(format!("`{text}`: there is no bucket"));
+    }
+    let folder = Location::parse(folder).map_err(|error| error.to_string())?;
+    Ok(Some((folder, pattern_of(rest)?)))
 }
 
 #[cfg(test)]

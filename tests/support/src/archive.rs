@@ -25,10 +25,19 @@ pub fn read_gzip(path: impl AsRef<Path>) -> Vec<u8> {
 /// # Panics
 /// If it cannot be written.
 pub fn write_gzip(path: impl AsRef<Path>, data: &[u8]) {
-    let file = fs::File::create(path.as_ref()).expect("the gzip file can be created");
-    let mut encoder = GzEncoder::new(file, flate2::Compression::fast());
-    encoder.write_all(data).expect("the gzip file can be written");
-    encoder.finish().expect("the gzip file can be finished");
+    fs::write(path, gzip(data, flate2::Compression::fast())).expect("the gzip file can be written");
+}
+
+/// Packs by gzip.
+fn gzip(data: &[u8], level: flate2::Compression) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), level);
+    encoder.write_all(data).expect("writing to memory does not fail");
+    encoder.finish().expect("writing to memory does not fail")
+}
+
+/// Packs by gzip without compressing: half of the file is half of the data.
+pub fn gzip_stored(data: &[u8]) -> Vec<u8> {
+    gzip(data, flate2::Compression::none())
 }
 
 /// The files inside a `.tar.gz`, name and content, in order.
@@ -55,9 +64,10 @@ pub fn read_tar_gz(path: impl AsRef<Path>) -> Vec<(String, Vec<u8>)> {
 ///
 /// # Panics
 /// If the name of a member has 100 bytes or more.
-pub fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
+pub fn tar<N: AsRef<str>, C: AsRef<[u8]>>(members: &[(N, C)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, content) in members {
+        let (name, content) = (name.as_ref(), content.as_ref());
         let mut header = tar::Header::new_gnu();
         // Set by hand, since `append_data` refuses the hostile names that some tests need.
         let field = &mut header.as_old_mut().name;
@@ -70,7 +80,7 @@ pub fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
         header.set_mode(0o644);
         header.set_cksum();
         builder
-            .append(&header, content.as_slice())
+            .append(&header, content)
             .expect("writing to memory does not fail");
     }
     builder.into_inner().expect("writing to memory does not fail")

@@ -22,7 +22,7 @@ pub mod server;
 
 pub use command::{Prep, Run};
 pub use disk::SmallDisk;
-pub use fixtures::{Golden, golden_path, source_folder};
+pub use fixtures::{Golden, golden_path, png, source_folder};
 pub use folder::{assert_same_folder, folder_digest};
 pub use noise::Noise;
 pub use tempfile::TempDir;

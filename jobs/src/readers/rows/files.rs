@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use prep_formats::store::Location;
+use prep_formats::store::{self, Location};
 
 use crate::builder::{FileSet, SourcePlace, SourceSpec};
 use crate::error::Hinted;
 use crate::readers::rows::file::{is_packed, set_name};
 use crate::readers::rows::{Contents, RowReader};
-use crate::recipe::rows::{Files, files_of};
+use crate::recipe::rows::SourceRule;
+use crate::recipe::rows::{Files, files_of, objects_of};
 use crate::recipe::{Pattern, RowsSpec, SplitFiles, near};
 
 /// How many files share a shard on average, where each file is a row.
@@ -124,32 +125,68 @@ impl Splits {
     }
 }
 
+/// What a source of a recipe stands for.
+enum Place {
+    /// A local file.
+    File(PathBuf),
+    /// What fits below a folder, and what comes before its path in the names of files.
+    Folder(Tree, Pattern, String),
+    /// What is fetched, or asked for when it is registered where it lies.
+    Address,
+}
+
+/// What each source stands for. Stores are listed.
+///
+/// # Errors
+/// A pattern that is none, or a store that cannot be listed.
+fn places_of(spec: &RowsSpec, sources: &[SourceSpec], from: &[String]) -> Result<Vec<Place>> {
+    let place_of = |rule: &SourceRule, source: &SourceSpec| -> Result<Place> {
+        if rule.is_taken_over {
+            return Ok(Place::Address);
+        }
+        let place = moved(source, rule.text.as_deref(), from, sources.len() == 1);
+        let text = rule.text.as_deref().unwrap_or(&source.name);
+        let folder = match files_of(&place).map_err(anyhow::Error::msg)? {
+            Some(Files::One(path)) => return Ok(Place::File(path)),
+            Some(Files::Folder(root, pattern)) => (Tree::Local(root), pattern),
+            None => match objects_of(&place, text).map_err(anyhow::Error::msg)? {
+                Some((root, pattern)) => (Tree::list(root)?, pattern),
+                None => return Ok(Place::Address),
+            },
+        };
+        let (root, pattern) = folder;
+        let prefix = prefix_of(root.path_in(text), &pattern);
+        Ok(Place::Folder(root, pattern, prefix))
+    };
+    let rules = spec.sources.iter().zip(sources);
+    rules
+        .map(|(rule, source)| place_of(rule, source).with_context(|| rule.at.clone()))
+        .collect()
+}
+
 /// What the folders among the sources say of themselves, each with what comes before its names; nothing of those that say nothing.
 ///
 /// # Errors
 /// As [`RowReader::contents`].
 fn contents_of(
     spec: &RowsSpec,
-    sources: &[SourceSpec],
+    places: &[Place],
     reader: &dyn RowReader,
-    from: &[String],
 ) -> Result<Vec<Option<(Contents, String)>>> {
-    let mut all = Vec::new();
-    for (rule, source) in spec.sources.iter().zip(sources) {
-        let place = moved(source, rule.text.as_deref(), from, sources.len() == 1);
-        let files = files_of(&place).map_err(|reason| anyhow::anyhow!("{}: {reason}", rule.at))?;
-        all.push(match files {
-            Some(Files::Folder(root, pattern)) if pattern.text() == "**" => {
-                let contents = reader.contents(&Location::from_path(&root));
-                let prefix = prefix_of(rule.text.as_deref().unwrap_or_default(), &pattern);
-                contents
-                    .with_context(|| rule.at.clone())?
-                    .map(|contents| (contents, prefix))
-            }
-            _ => None,
-        });
-    }
-    Ok(all)
+    let contents_of = |place: &Place| -> Result<Option<(Contents, String)>> {
+        let Place::Folder(root, pattern, prefix) = place else {
+            return Ok(None);
+        };
+        if pattern.text() != "**" {
+            return Ok(None);
+        }
+        let contents = reader.contents(&root.location())?;
+        Ok(contents.map(|contents| (contents, prefix.clone())))
+    };
+    let rules = spec.sources.iter().zip(places);
+    rules
+        .map(|(rule, place)| contents_of(place).with_context(|| rule.at.clone()))
+        .collect()
 }
 
 /// The sources that a recipe's stand for, in order, and for each which of the recipe's it is of; and the splits, where the recipe leaves them to the
@@ -166,7 +203,8 @@ pub(super) fn expand(
     reader: &dyn RowReader,
     from: &[String],
 ) -> Result<(Vec<SourceSpec>, Vec<u32>, Option<Splits>)> {
-    let contents = contents_of(spec, sources, reader, from)?;
+    let places = places_of(spec, sources, from)?;
+    let contents = contents_of(spec, &places, reader)?;
     let told = splits.names.is_empty().then(|| Splits::told(&contents));
     let splits = told.as_ref().unwrap_or(splits);
     let mut found = Found {
@@ -181,24 +219,22 @@ pub(super) fn expand(
             || told.is_some()
             || spec.sources.iter().any(|rule| rule.is_taken_over),
     };
-    for (index, (rule, source)) in spec.sources.iter().zip(sources).enumerate() {
+    for (index, ((rule, source), place)) in spec.sources.iter().zip(sources).zip(&places).enumerate() {
         if rule.is_taken_over {
             continue;
         }
-        let place = moved(source, rule.text.as_deref(), from, sources.len() == 1);
-        let files = files_of(&place).map_err(|reason| anyhow::anyhow!("{}: {reason}", rule.at))?;
         let group = rule.group.unwrap_or(match reader.unit() {
             "" => GROUP_OF_WHOLE_FILES,
             _ => 1,
         });
-        match files {
-            None if stands_for_several(&source.place) || told.is_some() => {
-                // Of what is registered in place it shows when the store is asked.
+        match place {
+            Place::Address if stands_for_several(&source.place) || told.is_some() => {
+                // Of what is registered in place it shows when the server is asked.
                 found.is_open = true;
                 found.sources.push(source.clone());
                 found.rules.push(index as u32);
             }
-            None => {
+            Place::Address => {
                 // What is fetched: which members of an archive there are shows later.
                 match splits.of(&rule.name, &source.name, None) {
                     Ok(split) => found.used[split] = true,
@@ -208,42 +244,42 @@ pub(super) fn expand(
                 found.sources.push(source.clone());
                 found.rules.push(index as u32);
             }
-            Some(Files::One(path)) => {
+            Place::File(path) => {
                 let text = rule.text.as_deref().unwrap_or(&source.name);
-                let mut spec = source.clone();
-                spec.name = name_of(Path::new(text));
-                spec.place = SourcePlace::Found(path, None);
+                let spec = SourceSpec {
+                    name: name_of(Path::new(text)),
+                    place: SourcePlace::Found(path.clone(), None),
+                    ..source.clone()
+                };
                 found
                     .add(&rule.name, index, spec)
                     .with_context(|| rule.at.clone())?;
             }
-            Some(Files::Folder(root, pattern)) => {
+            Place::Folder(root, pattern, prefix) => {
                 if source.sha256.is_some() || source.bytes.is_some() {
                     bail!(
                         "{}: a pattern or folder stands for files of any content; `sha256` and `bytes` are for one file",
                         rule.at
                     );
                 }
-                let text = rule.text.as_deref().unwrap_or_default();
-                let prefix = prefix_of(text, &pattern);
                 let before = found.sources.len();
                 match &contents[index] {
                     Some((contents, prefix)) => {
                         let files = contents.files.iter().map(|(file, _)| file);
                         for file in contents.aside.iter().chain(files) {
-                            let source = found_source(format!("{prefix}{file}"), root.join(file), None);
+                            let source = root.source(format!("{prefix}{file}"), file)?;
                             found
                                 .add(&rule.name, index, source)
                                 .with_context(|| rule.at.clone())?;
                         }
                     }
                     None => found
-                        .add_folder(&rule.name, index, &root, &prefix, &pattern, group)
+                        .add_folder(&rule.name, index, root, prefix, pattern, group)
                         .with_context(|| rule.at.clone())?,
                 }
                 let is_aside = |source: &SourceSpec| reader.is_aside(&source.name);
                 if contents[index].is_none() && found.sources[before..].iter().all(is_aside) {
-                    return Err(nothing_fits(&rule.at, &root, &pattern, reader));
+                    return Err(nothing_fits(&rule.at, root, pattern, reader));
                 }
                 if rule.group.is_none() && found.sources.len() - before > MOST_SOURCES {
                     return Err(Hinted::new(
@@ -334,7 +370,7 @@ impl Found<'_> {
         &mut self,
         rule_name: &str,
         rule: usize,
-        root: &Path,
+        root: &Tree,
         prefix: &str,
         pattern: &Pattern,
         group: u64,
@@ -342,10 +378,10 @@ impl Found<'_> {
         let everything = pattern.text() == "**";
         let mut set = FileSet::default();
         let mut first = String::new();
-        walk(root, "", &mut |path| {
+        root.walk(&mut |path| {
             if self.reader.is_aside(path) {
                 let name = format!("{prefix}{path}");
-                return self.add(rule_name, rule, found_source(name, root.join(path), None));
+                return self.add(rule_name, rule, root.source(name, path)?);
             }
             let fits = match everything {
                 true => self.reader.takes(path) || is_packed(path, self.reader.endings()),
@@ -356,7 +392,7 @@ impl Found<'_> {
             }
             let name = format!("{prefix}{path}");
             if group == 1 || is_packed(path, self.reader.endings()) {
-                return self.add(rule_name, rule, found_source(name, root.join(path), None));
+                return self.add(rule_name, rule, root.source(name, path)?);
             }
             // Sets begin where a hash says, so that a new file changes only the set that it comes into.
             let hash = blake3::hash(path.as_bytes());
@@ -383,7 +419,7 @@ impl Found<'_> {
         Ok(())
     }
 
-    fn add_set(&mut self, rule: usize, root: &Path, name: String, set: FileSet) -> Result<()> {
+    fn add_set(&mut self, rule: usize, root: &Tree, name: String, set: FileSet) -> Result<()> {
         if !self.seen.insert(name.clone()) {
             return Err(Hinted::new(
                 format!("the files {name} are there twice"),
@@ -391,18 +427,99 @@ impl Found<'_> {
             )
             .into());
         }
-        self.sources
-            .push(found_source(name, root.to_owned(), Some(Arc::new(set))));
+        self.sources.push(root.source_of_set(name, set)?);
         self.rules.push(rule as u32);
         Ok(())
     }
 }
 
-fn found_source(name: String, path: PathBuf, files: Option<Arc<FileSet>>) -> SourceSpec {
-    SourceSpec {
-        name,
-        ..SourceSpec::found(path, files)
+/// Where a pattern is looked up.
+enum Tree {
+    Local(PathBuf),
+    /// A folder of a store, and the paths of what is below it, in the order of [`walk`]. About 100 bytes an object while it is listed.
+    Stored(Location, Vec<Box<str>>),
+}
+
+impl Tree {
+    fn list(root: Location) -> Result<Self> {
+        let listed = store::list_files(&root)?;
+        let mut paths: Vec<Box<str>> = Vec::with_capacity(listed.len());
+        for file in listed {
+            let mut parts = file.relative.split('/');
+            if parts.clone().any(|part| matches!(part, "" | "." | "..")) {
+                // A marker of a folder, or what has no name as a file.
+                continue;
+            }
+            if !parts.any(is_hidden) {
+                paths.push(file.relative.into_boxed_str());
+            }
+        }
+        paths.sort_unstable_by(|a, b| a.split('/').cmp(b.split('/')));
+        Ok(Self::Stored(root, paths))
     }
+
+    fn location(&self) -> Location {
+        match self {
+            Self::Local(root) => Location::from_path(root),
+            Self::Stored(root, _) => root.clone(),
+        }
+    }
+
+    /// Calls `visit` with the path of each file below it, as [`walk`] does.
+    fn walk(&self, visit: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+        match self {
+            Self::Local(root) => walk(root, "", visit),
+            Self::Stored(_, paths) => paths.iter().try_for_each(|path| visit(path)),
+        }
+    }
+
+    /// What a path or address in a recipe says of a place, without the store.
+    fn path_in<'a>(&self, text: &'a str) -> &'a str {
+        match self {
+            Self::Local(_) => text,
+            Self::Stored(..) => {
+                let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+                rest.find('/').map_or("", |slash| &rest[slash..])
+            }
+        }
+    }
+
+    /// A file below it as a source.
+    fn source(&self, name: String, path: &str) -> Result<SourceSpec> {
+        let place = match self {
+            Self::Local(root) => SourcePlace::Found(root.join(path), None),
+            Self::Stored(root, _) => SourcePlace::Listed(address(&root.join(path))?, None),
+        };
+        Ok(SourceSpec::at(name, place))
+    }
+
+    /// Some files below it as one source.
+    fn source_of_set(&self, name: String, set: FileSet) -> Result<SourceSpec> {
+        let files = Some(Arc::new(set));
+        let place = match self {
+            Self::Local(root) => SourcePlace::Found(root.clone(), files),
+            Self::Stored(root, _) => SourcePlace::Listed(address(root)?, files),
+        };
+        Ok(SourceSpec::at(name, place))
+    }
+}
+
+impl std::fmt::Display for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Local(root) => root.display().fmt(f),
+            Self::Stored(root, _) => root.fmt(f),
+        }
+    }
+}
+
+fn address(location: &Location) -> Result<url::Url> {
+    url::Url::parse(&location.to_string()).with_context(|| format!("{location} is not an address"))
+}
+
+/// Whether a name is left out of what patterns and folders stand for.
+fn is_hidden(name: &str) -> bool {
+    name.starts_with('.') || name.ends_with('~')
 }
 
 /// The place of a source where the user says to look elsewhere.
@@ -504,7 +621,7 @@ pub(crate) fn walk(root: &Path, inside: &str, visit: &mut dyn FnMut(&str) -> Res
         let Some(name) = name.to_str() else {
             bail!("{}: the name is not UTF-8", entry.path().display());
         };
-        if name.starts_with('.') || name.ends_with('~') {
+        if is_hidden(name) {
             continue;
         }
         let kind = entry.file_type().with_context(shown)?;
@@ -528,9 +645,9 @@ pub(crate) fn walk(root: &Path, inside: &str, visit: &mut dyn FnMut(&str) -> Res
     Ok(())
 }
 
-fn nothing_fits(at: &str, root: &Path, pattern: &Pattern, reader: &dyn RowReader) -> anyhow::Error {
+fn nothing_fits(at: &str, root: &Tree, pattern: &Pattern, reader: &dyn RowReader) -> anyhow::Error {
     let mut names = Vec::new();
-    let walked = walk(root, "", &mut |path| {
+    let walked = root.walk(&mut |path| {
         names.push(path.to_owned());
         match names.len() < 1000 {
             true => Ok(()),
@@ -550,7 +667,7 @@ fn nothing_fits(at: &str, root: &Path, pattern: &Pattern, reader: &dyn RowReader
         [] => "the folder is empty".to_owned(),
         names => format!("there are {}", names[..names.len().min(MOST_NAMES)].join(", ")),
     };
-    Hinted::new(format!("{at}: no file of {} {what}", root.display()), hint).into()
+    Hinted::new(format!("{at}: no file of {root} {what}"), hint).into()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use anyhow::{Context, Result, bail};
 use prep_formats::dataset_info;
 use prep_formats::features::Features;
-use prep_formats::store::{self, Location};
+use prep_formats::store::Location;
 use url::Url;
 
 use crate::builder::{DEFAULT_OPTIONS, DatasetSpec, Layout, SourcePlace};
@@ -15,8 +15,8 @@ use crate::readers::rows::file::{folder_of, is_packed};
 use crate::readers::rows::files::{Splits, stands_for_several};
 use crate::readers::rows::table::Table;
 use crate::readers::rows::tfds::{Folder, one_schema};
+use crate::recipe::RowsSpec;
 use crate::recipe::rows::Declared;
-use crate::recipe::{Pattern, RowsSpec};
 
 /// The readers whose files can stay.
 const KINDS: [&str; 3] = ["array_record", "tfds", "tfrecord"];
@@ -156,21 +156,24 @@ impl Table {
                 )
                 .into());
             }
-            match &source.place {
-                SourcePlace::Found(root, Some(set)) => {
-                    let prefix = folder_of(&source.name, set.iter().next().unwrap_or_default());
-                    for path in set.iter() {
-                        let at = Location::from_path(root.join(path));
-                        found.add(&rule.name, format!("{prefix}{path}"), at)?;
-                    }
+            let (root, set) = match &source.place {
+                SourcePlace::Found(path, set) => (Location::from_path(path), set),
+                SourcePlace::Listed(url, set) => (Location::parse(url.as_str())?, set),
+                SourcePlace::Url(url) => {
+                    found
+                        .add_remote(&rule.name, &source.name, url)
+                        .with_context(|| rule.at.clone())?;
+                    continue;
                 }
-                SourcePlace::Found(path, None) => {
-                    found.add(&rule.name, source.name.clone(), Location::from_path(path))?;
-                }
-                SourcePlace::Url(url) => found
-                    .add_remote(&rule.name, &source.name, url)
-                    .with_context(|| rule.at.clone())?,
                 _ => bail!("{}: it has no place of its own, where it could stay", source.name),
+            };
+            let Some(set) = set else {
+                found.add(&rule.name, source.name.clone(), root)?;
+                continue;
+            };
+            let prefix = folder_of(&source.name, set.iter().next().unwrap_or_default());
+            for path in set.iter() {
+                found.add(&rule.name, format!("{prefix}{path}"), root.join(path))?;
             }
         }
         found.finish()
@@ -230,7 +233,7 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// Adds what an address stands for: a file, a folder, files of one pattern, a folder of TFDS's.
+    /// Adds what an address stands for: a file, or a folder of TFDS's.
     fn add_remote(&mut self, rule: &str, source: &str, url: &Url) -> Result<()> {
         if url.scheme() == "file" {
             let path = url.to_file_path();
@@ -248,50 +251,14 @@ impl Finder<'_> {
         if self.is_tfds() {
             return self.add_folder(rule, url);
         }
-        let text = url.as_str();
-        let path = url.path().trim_start_matches('/').to_owned();
-        if !stands_for_several(&SourcePlace::Url(url.clone())) {
-            return self.add(rule, source.to_owned(), Location::parse(text)?);
-        }
-        // As far as there is no pattern.
-        let begin = text.len() - url.path().len();
-        let plain = text[begin..].find('*').map_or(text.len(), |star| begin + star);
-        let cut = text[..plain].rfind('/').unwrap_or(plain);
-        let folder = Location::parse(&text[..cut])?;
-        if folder.is_web() {
+        if stands_for_several(&SourcePlace::Url(url.clone())) {
             return Err(Hinted::new(
                 format!("{shown} is on a web server, which does not tell what it has"),
                 "give the address of each file as a source of its own; or that of a TFDS folder, with `kind = \"tfds\"`",
             )
             .into());
         }
-        let pattern = match &text[cut + 1..] {
-            "" => None,
-            pattern => Some(Pattern::parse(pattern).map_err(anyhow::Error::msg)?),
-        };
-        let before = self.files.len();
-        let prefix = path.strip_suffix(&text[cut + 1..]).unwrap_or_default().to_owned();
-        for file in store::list_files(&folder)? {
-            let is_hidden = file
-                .relative
-                .split('/')
-                .any(|part| part.starts_with('.') || part.ends_with('~'));
-            let fits = match &pattern {
-                Some(pattern) => pattern.matches(&file.relative).is_some(),
-                None => self.table.reader.takes(&file.relative),
-            };
-            if fits && !is_hidden {
-                self.add(
-                    rule,
-                    format!("{prefix}{}", file.relative),
-                    folder.join(&file.relative),
-                )?;
-            }
-        }
-        if self.files.len() == before {
-            bail!("{shown}: no file fits");
-        }
-        Ok(())
+        self.add(rule, source.to_owned(), Location::parse(url.as_str())?)
     }
 
     /// Adds the shards of a TFDS folder behind a URL.

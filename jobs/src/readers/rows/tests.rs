@@ -8,7 +8,7 @@ use anyhow::Result;
 use prep_catalog::manifest::Manifest;
 use prep_formats::array_record::{Reader, Scratch};
 use prep_formats::example::{ExampleView, FeatureView};
-use prep_formats::store::Location;
+use prep_formats::store::{Existing, Location, Output};
 use prep_testing::folder_digest;
 
 use crate::build::{BuildOutcome, BuildRequest, OnError, Status, build};
@@ -820,5 +820,62 @@ fn tables_in_archives_are_read_like_others() {
         ))
         .unwrap();
         assert_eq!(home.rows("train").len(), rows, "{kind}");
+    }
+}
+
+/// Puts an object into the store of this process.
+fn put_object(url: &str, content: &[u8]) {
+    let mut output = Output::create(&Location::parse(url).unwrap(), Existing::Replace).unwrap();
+    output.write_all(content).unwrap();
+    output.commit().unwrap();
+}
+
+#[test]
+fn objects_of_a_store_are_read_as_files_of_a_folder_are() {
+    let files = [
+        ("data/a/x.jsonl", "{\"id\": 1}\n"),
+        ("data/a-b.jsonl", "{\"id\": 2}\n"),
+        ("data/a/ü %.jsonl", "{\"id\": 3}\n{\"id\": 4}\n"),
+        ("data/.hidden.jsonl", "no"),
+        ("data/a/.tmp/y.jsonl", "no"),
+        ("data/z~", "no"),
+        ("data/notes.md", "no"),
+    ];
+    let local = Home::new();
+    for (path, text) in files {
+        local.put(path, text);
+        put_object(
+            &format!("memory:///rows/{}", path.replace('%', "%25")),
+            text.as_bytes(),
+        );
+    }
+    let data = local.path("data");
+    let data = data.display();
+    let kind = |source: &str, reader: &str| format!("[[sources]]\n{source}\n[reader]\nkind = \"{reader}\"\n");
+    // A pattern, a whole folder, files that share shards, one file.
+    for (here, there, reader, more) in [
+        (format!("{data}/**.jsonl"), "data/**.jsonl", "jsonl", ""),
+        (format!("{data}/a"), "data/a", "jsonl", ""),
+        (format!("{data}/a"), "data/a/", "jsonl", ""),
+        (
+            format!("{data}/**.jsonl"),
+            "data/**.jsonl",
+            "text_files",
+            "group = 2",
+        ),
+        (format!("{data}/a/x.jsonl"), "data/a/x.jsonl", "jsonl", ""),
+    ] {
+        let request = local.request(&kind(&format!("path = \"{here}\"\n{more}"), reader));
+        build(request.overwrite(true)).unwrap();
+        let wanted = local.manifest();
+        let stored = Home::new();
+        let recipe = kind(&format!("url = \"memory:///rows/{there}\"\n{more}"), reader);
+        assert_eq!(stored.build(&recipe).unwrap().status, Status::Built, "{there}");
+        let found = stored.manifest();
+        assert_eq!(found.sources, wanted.sources, "{there}");
+        assert_eq!(found.splits, wanted.splits, "{there}");
+        assert_eq!(found.fingerprint, wanted.fingerprint, "{there}");
+        let again = stored.build(&recipe).unwrap();
+        assert_eq!(again.status, Status::UpToDate, "{there}");
     }
 }
