@@ -451,4 +451,38 @@ mod tests {
             assert!(error.contains(wanted), "{error}");
         }
     }
+
+    #[test]
+    fn shards_have_names_of_files_each_once() {
+        let mut info = DatasetInfo {
+            name: "a".into(),
+            splits: ["train", "test"]
+                .map(|name| SplitInfo {
+                    name: name.into(),
+                    shard_lengths: vec![3, 2],
+                    filepath_template: FILEPATH_TEMPLATE.into(),
+                    ..SplitInfo::default()
+                })
+                .into(),
+            ..DatasetInfo::default()
+        };
+        assert_eq!(info.shard_format(), "tfrecord");
+        assert_eq!(
+            info.shard_names().unwrap()[1],
+            ["a-test.tfrecord-00000-of-00002", "a-test.tfrecord-00001-of-00002"]
+        );
+        for (template, wanted) in [
+            ("x/{SHARD_INDEX}-{SPLIT}", "not the name"),
+            ("..", "not the name"),
+            ("", "not the name"),
+            ("{SPLIT}", "twice"),
+            ("{SHARD_INDEX}", "twice"),
+        ] {
+            for split in &mut info.splits {
+                split.filepath_template = template.into();
+            }
+            let error = info.shard_names().unwrap_err().to_string();
+            assert!(error.contains(wanted), "{template}: {error}");
+        }
+    }
 }

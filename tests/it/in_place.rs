@@ -480,7 +480,14 @@ fn features_follow_from_records_as_for_a_build_or_are_held_against_them() {
     home.in_place("said", &format!("{TFRECORDS}{splits}{FEATURES}"));
     let built = home.show("built");
     for name in ["learned", "said"] {
-        assert_eq!(home.show(name)["fingerprint"], built["fingerprint"], "{name}");
+        let shown = home.show(name);
+        for what in ["fingerprint", "statistics"] {
+            assert_eq!(shown[what], built[what], "{name}");
+        }
+        assert_eq!(
+            shown["statistics"]["duplicates"]["within"],
+            json!({"train": 0, "test": 0})
+        );
         for split in ["train", "test"] {
             assert_eq!(home.rows(name, split), home.rows("built", split));
         }
@@ -954,7 +961,9 @@ fn a_registration_that_was_killed_goes_on_from_the_files_that_it_has_read() {
     );
     home.register("mine", &recipe, &["--in-place", "--workers", "1"])
         .expect(0);
-    assert_eq!(home.show("mine")["splits"]["train"]["examples"], 121);
+    let shown = home.show("mine");
+    assert_eq!(shown["splits"]["train"]["examples"], 121);
+    assert_eq!(shown["statistics"]["duplicates"]["within"]["train"], 100);
     assert!(!home.prep.catalog().join("data/.staging").exists());
     home.prep.run(["verify", "mine"]).expect(0);
 }

@@ -4,7 +4,7 @@
 //! recipe -> files -> [learn] -> read each once: checksums, hashes, features hold, index -> manifest -> publish -> commit
 //! ```
 //!
-//! The version's folder has the manifest, the features, `dataset_info.json`, and `SPLIT-00000-of-00008.index` for each TFRecord file; none of the data.
+//! The version's folder has the manifest, the features, `dataset_info.json`, statistics, and `SPLIT-00000-of-00008.index` for each TFRecord file; none of the data.
 //! What was read is noted in the staging folder, so that the same command goes on after a kill. Where features follow from the records, as neither the
 //! recipe nor a folder of TFDS's says them, all of it is read once more before.
 //!
@@ -22,14 +22,16 @@ use anyhow::{Context, Result};
 use prep_catalog::fingerprint::{SequenceHash, dataset_fingerprint};
 use prep_catalog::manifest::{IN_PLACE_FORMAT, Manifest, ShardManifest, SourceManifest, SplitManifest};
 use prep_formats::features::Features;
+use prep_formats::statistics::Statistics;
 use prep_formats::store::Location;
 
 use crate::build::publish::{Registered, Registry};
 use crate::build::staging::Staging;
+use crate::build::statistics::{Finishing, part_path};
 use crate::build::{self, BuildOutcome, BuildRequest, OnError, Status, info};
 use crate::builder::{Builder, DatasetSpec};
 use crate::error::{Hinted, Usage};
-use crate::in_place::read::{Checker, Facts, read_file, stamp_of};
+use crate::in_place::read::{Checker, Facts, Target, read_file, stamp_of};
 use crate::infer;
 use crate::journal::Journal;
 use crate::monitor::Unit;
@@ -52,7 +54,7 @@ pub fn register_in_place(request: &BuildRequest, builder: &RecipeBuilder) -> Res
     let recipe_sha256 = build::identity(
         builder.spec(),
         &format!("in place: {}", builder.identity()),
-        false,
+        request.statistics,
     );
     let Some(builder) = builder.found(&request.from)? else {
         return Err(Hinted::new(
@@ -185,8 +187,21 @@ impl Job<'_> {
             Some(features) => features.clone(),
             None => self.learn()?,
         };
-        let facts = self.read(staging, &features)?;
-        let manifest = self.manifest(&features, &facts)?;
+        let paths = self.paths()?;
+        let facts = self.read(staging, &features, &paths)?;
+        let mut manifest = self.manifest(&features, &facts, &paths)?;
+        let out = staging.out();
+        if self.request.statistics {
+            let finishing = Finishing {
+                features: &features,
+                out: &out,
+                place: &self.registry.place(),
+                parts: &staging.statistics(),
+                memory_bytes: self.request.memory_bytes,
+                monitor,
+            };
+            manifest.files = finishing.write(&manifest)?;
+        }
         monitor.check()?;
         if let Registered::Version(found) = self.registry.registered()? {
             if found.manifest == manifest {
@@ -196,7 +211,6 @@ impl Job<'_> {
             }
             self.refuse_different(&difference(&found.manifest, &manifest, &found.folder))?;
         }
-        let out = staging.out();
         let mut spec = self.spec.clone();
         spec.features = features;
         info::write_descriptions(&spec, &manifest, &out)?;
@@ -251,8 +265,21 @@ impl Job<'_> {
         Ok(knowing.spec().features.clone())
     }
 
+    /// How the manifest calls each file.
+    fn paths(&self) -> Result<Vec<String>> {
+        let (folder, data_dir) = (self.registry.place(), self.registry.data_place());
+        let path = |file: &StayingFile| {
+            let path = self
+                .registry
+                .catalog()
+                .outside_path(&folder, &data_dir, &file.location);
+            path.map_err(build::publish::hinted)
+        };
+        self.stays.files.iter().map(path).collect()
+    }
+
     /// Reads all files that an earlier run has not read, on all workers.
-    fn read(&self, staging: &Staging, features: &Features) -> Result<Vec<Facts>> {
+    fn read(&self, staging: &Staging, features: &Features, paths: &[String]) -> Result<Vec<Facts>> {
         let monitor = &self.request.monitor;
         let files = &self.stays.files;
         let mut names = features.stored_names();
@@ -271,6 +298,7 @@ impl Job<'_> {
         let total: u64 = files.iter().map(|file| size_of(&file.location)).sum();
         let meter = monitor.stage("read", Unit::Bytes, Some(total));
         let indices = index_names(&self.stays);
+        let prototype = self.request.statistics.then(|| Statistics::new(features));
         let results: Vec<Mutex<Option<Result<Facts>>>> = files.iter().map(|_| Mutex::new(None)).collect();
         let next = AtomicUsize::new(0);
         let work = || {
@@ -279,9 +307,11 @@ impl Job<'_> {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let Some(file) = files.get(number) else { break };
                 let index_path = staging.out().join(&indices[number]);
+                let part = part_path(&staging.statistics(), &paths[number]);
                 let result = (|| {
                     if let Some(facts) = known.get(&file.name)
                         && facts.stamp == stamp_of(file)?
+                        && (prototype.is_none() || part.exists())
                         && facts.index.as_ref().is_none_or(|index| {
                             index.path == indices[number]
                                 && std::fs::metadata(&index_path).is_ok_and(|file| file.len() == index.bytes)
@@ -295,7 +325,12 @@ impl Job<'_> {
                         None => checker.insert(Checker::new(features, names)?),
                     };
                     let _span = monitor.span("read", format!("read {}", file.location));
-                    let facts = read_file(file, &index_path, checker, &meter, monitor)?;
+                    let target = Target {
+                        index: &index_path,
+                        path: &paths[number],
+                        statistics: prototype.as_ref().map(|prototype| (part.as_path(), prototype)),
+                    };
+                    let facts = read_file(file, &target, checker, &meter, monitor)?;
                     journal.add(&(checked.clone(), facts.clone()))?;
                     Ok(facts)
                 })();
@@ -325,9 +360,7 @@ impl Job<'_> {
         Ok(facts)
     }
 
-    fn manifest(&self, features: &Features, facts: &[Facts]) -> Result<Manifest> {
-        let catalog = self.registry.catalog();
-        let (folder, data_dir) = (self.registry.place(), self.registry.data_place());
+    fn manifest(&self, features: &Features, facts: &[Facts], paths: &[String]) -> Result<Manifest> {
         let mut splits = Vec::new();
         let mut hashes = Vec::new();
         for (number, name) in self.stays.splits.iter().enumerate() {
@@ -340,7 +373,7 @@ impl Job<'_> {
                 shards: Vec::new(),
             };
             let mut hash = SequenceHash::default();
-            for (file, facts) in self.stays.files.iter().zip(facts) {
+            for ((file, facts), path) in self.stays.files.iter().zip(facts).zip(paths) {
                 if file.split != number {
                     continue;
                 }
@@ -349,9 +382,7 @@ impl Job<'_> {
                 split.records += facts.records;
                 split.bytes += facts.payload_bytes;
                 split.shards.push(ShardManifest {
-                    path: catalog
-                        .outside_path(&folder, &data_dir, &file.location)
-                        .map_err(build::publish::hinted)?,
+                    path: path.clone(),
                     records: facts.records,
                     bytes: facts.bytes,
                     sha256: facts.sha256.clone(),

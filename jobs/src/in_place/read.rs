@@ -7,16 +7,18 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use prep_catalog::FileManifest;
-use prep_catalog::fingerprint::SequenceHash;
+use prep_catalog::fingerprint::{SequenceHash, record_hash};
 use prep_formats::array_record::{StreamOptions, StreamReader};
 use prep_formats::columns::{Batch, BatchDecoder, Images};
 use prep_formats::example::ExampleView;
 use prep_formats::features::Features;
+use prep_formats::statistics::Statistics;
 use prep_formats::store::{self, Part, PositionedFile, ReadAt};
 use prep_formats::tfrecord::{self, Compression, IndexBuilder};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::build::statistics::ShardStatistics;
 use crate::error::Hinted;
 use crate::fetch;
 use crate::monitor::{Meter, Monitor};
@@ -102,13 +104,24 @@ fn misfit(file: &StayingFile, record: u64, reason: &str) -> anyhow::Error {
     .into()
 }
 
-/// Reads a file. `index_path` is where the index of a TFRecord file goes, durably.
+/// Where goes what is made of a file.
+#[derive(Debug)]
+pub(super) struct Target<'a> {
+    /// The index of a TFRecord file.
+    pub(super) index: &'a Path,
+    /// How the manifest calls the file.
+    pub(super) path: &'a str,
+    /// The statistics, and what is counted; `None` where nothing is.
+    pub(super) statistics: Option<(&'a Path, &'a Statistics)>,
+}
+
+/// Reads a file, and writes what is made of it, durably.
 ///
 /// # Errors
 /// A file that is damaged, compressed as a whole, changed while it was read, or whose records are not what `checker` wants.
 pub(super) fn read_file(
     file: &StayingFile,
-    index_path: &Path,
+    target: &Target<'_>,
     checker: &mut Checker<'_>,
     meter: &Meter,
     monitor: &Monitor,
@@ -125,6 +138,10 @@ pub(super) fn read_file(
         records: 0,
         payload_bytes: 0,
         hash: SequenceHash::default(),
+        counting: match target.statistics {
+            None => None,
+            Some((path, prototype)) => Some(ShardStatistics::create(path, prototype)?),
+        },
     };
     let mut bytes = Hashed::new(&*source, meter, monitor);
     let index = match file.is_array_record {
@@ -135,6 +152,7 @@ pub(super) fn read_file(
     monitor.check()?;
     let index = index?;
     let (records, payload_bytes, hash) = (tally.records, tally.payload_bytes, tally.hash);
+    let counted = tally.counting;
     let sha256 = bytes.finish()?;
     if let Some(wanted) = file.records.filter(|wanted| *wanted != records) {
         return Err(other_length(&file.location.to_string(), records, wanted));
@@ -149,10 +167,13 @@ pub(super) fn read_file(
     let index = match index {
         None => None,
         Some(index) if index.file_bytes() == source.len() => {
-            Some(write_index(&index.to_bytes(), index_path)?)
+            Some(write_index(&index.to_bytes(), target.index)?)
         }
         Some(_) => bail!("{}: its records do not fill the file", file.location),
     };
+    if let Some(counted) = counted {
+        counted.finish(target.path, &hash)?;
+    }
     Ok(Facts {
         name: file.name.clone(),
         stamp,
@@ -172,6 +193,7 @@ struct Tally<'a, 'b> {
     records: u64,
     payload_bytes: u64,
     hash: SequenceHash,
+    counting: Option<ShardStatistics>,
 }
 
 impl Tally<'_, '_> {
@@ -179,7 +201,11 @@ impl Tally<'_, '_> {
         self.checker
             .check(record)
             .map_err(|reason| misfit(self.file, self.records, &reason))?;
-        self.hash.push(record);
+        let hash = record_hash(record);
+        self.hash.push_hash(hash);
+        if let Some(counting) = &mut self.counting {
+            counting.add(record, hash)?;
+        }
         self.records += 1;
         self.payload_bytes += record.len() as u64;
         Ok(())

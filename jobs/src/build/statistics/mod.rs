@@ -63,7 +63,13 @@ pub(crate) struct Finishing<'a> {
 
 /// Where the part of a shard is put while a job runs.
 pub(crate) fn part_path(folder: &Path, shard: &str) -> PathBuf {
-    folder.join(shard.replace('/', "%"))
+    // Paths of files in place may be longer than names can be.
+    const MOST_BYTES: usize = 200;
+    let name = shard.replace('/', "%");
+    folder.join(match name.len() {
+        0..=MOST_BYTES => name,
+        _ => hex::encode(Sha256::digest(shard)),
+    })
 }
 
 /// A short name of what statistics are of: those of one layout can be merged.
@@ -78,7 +84,8 @@ impl Finishing<'_> {
     /// A shard that is not there, or cannot be read; what was counted of it is damaged.
     pub(crate) fn write(&self, manifest: &Manifest) -> Result<Vec<FileManifest>> {
         let prototype = Statistics::new(self.features);
-        let is_shared = manifest.layout == "by-source";
+        // Nothing can share the shards of a version in place.
+        let is_shared = manifest.layout == "by-source" && !manifest.in_place;
         let mut scratch = PartsWriter::create(&self.parts.join("all"))?;
         let mut kept = match is_shared {
             true => Some(PartsWriter::create(&self.out.join(PARTS_FILE))?),

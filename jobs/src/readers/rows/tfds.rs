@@ -492,3 +492,89 @@ fn plain(is_text: bool, dtype: DType, value: &Stored<'_>) -> Cell {
         _ => Cell::Null,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use prep_formats::tfrecord;
+
+    use super::*;
+    use crate::readers::rows::convert;
+
+    fn golden() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/features/kitchen_sink")
+    }
+
+    fn records() -> Vec<Vec<u8>> {
+        let path = golden().join("records.tfrecord");
+        let mut reader = tfrecord::Reader::open(path, tfrecord::ReadOptions::default()).unwrap();
+        let mut records = Vec::new();
+        while let Some(record) = reader.next().unwrap() {
+            records.push(record.to_vec());
+        }
+        records
+    }
+
+    /// All of TFDS's connectors, nested and ragged: values out of a record are encoded to one that decodes to the same.
+    #[test]
+    fn values_of_every_connector_come_back_as_tfds_stored_them() {
+        let features = Features::read_folder(&golden()).unwrap();
+        let columns = Columns::new(features.clone()).unwrap();
+        let mut encoder = features.encoder();
+        let mut decoder = BatchDecoder::new(&features, Images::Encoded).unwrap();
+        for record in records() {
+            let row = columns.row(&record).unwrap();
+            assert_eq!(row.len(), features.len());
+            let values: Vec<_> = row
+                .into_iter()
+                .map(|(name, cell)| {
+                    let (name, feature) = features.iter().find(|(other, _)| *other == name).unwrap();
+                    (name, convert::value(feature, cell, name).unwrap())
+                })
+                .collect();
+            let mut again = Vec::new();
+            encoder.encode(&values, &mut again).unwrap();
+            let batches = [&record, &again].map(|record| {
+                let mut batch = decoder.new_batch(1);
+                decoder.push(record, &mut batch).unwrap();
+                format!("{batch:?}")
+            });
+            assert_eq!(batches[0], batches[1]);
+        }
+    }
+
+    #[test]
+    fn folders_of_one_dataset_have_one_schema() {
+        let features = Features::read_folder(&golden()).unwrap();
+        let other = features.select(&["label", "text"]).unwrap();
+        let named = |all: [&'static str; 2], second: &Features| {
+            let second = second.clone();
+            let pairs = [(all[0].to_owned(), features.clone()), (all[1].to_owned(), second)];
+            one_schema(pairs.iter().map(|(name, features)| (name.clone(), features)))
+                .map(|found| found.cloned())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(named(["a", "b"], &features), Ok(Some(features.clone())));
+        let error = named(["a", "b"], &other).unwrap_err();
+        assert!(error.contains("a and b have different features"), "{error}");
+        assert_eq!(one_schema(std::iter::empty()).unwrap(), None);
+    }
+
+    #[test]
+    fn sequences_that_belong_together_are_equally_long() {
+        let pair = Feature::dict([("a", Feature::Text), ("b", Feature::Text)]);
+        let strings = |count: usize| Stored::Strings {
+            shape: vec![count as u64],
+            strings: vec![b"x"; count],
+        };
+        let (a, b) = (["s".to_owned(), "a".to_owned()], ["s".to_owned(), "b".to_owned()]);
+        let leaf = |path, count| Leaf {
+            path,
+            dtype: DType::String,
+            value: strings(count),
+        };
+        let whole = list(&pair, &[leaf(&a[..], 2), leaf(&b[..], 2)], 1).unwrap();
+        assert!(matches!(&whole, Cell::List(rows) if rows.len() == 2), "{whole:?}");
+        let error = list(&pair, &[leaf(&a[..], 2), leaf(&b[..], 3)], 1).unwrap_err();
+        assert!(error.to_string().contains("2 and 3 elements"), "{error}");
+    }
+}
