@@ -654,6 +654,10 @@ fn a_file_that_changes_is_named_and_registered_again_and_never_deleted() {
     assert_eq!(status(&[]), "up to date");
     let verify = |code: i32| home.prep.run(["verify", "mine", "--json"]).expect(code).json();
     assert!(verify(0).iter().all(|report| report["ok"] == true));
+    let bad = |reports: &[Json]| -> String {
+        let bad = reports.iter().filter(|report| report["ok"] == false);
+        bad.map(Json::to_string).collect()
+    };
     let whole = fs::read(&first).unwrap();
 
     // One byte of a payload: that record, by its checksum; the others are read.
@@ -673,11 +677,11 @@ fn a_file_that_changes_is_named_and_registered_again_and_never_deleted() {
     );
     home.prep.run(["cat", "mine", "--records", "1..90"]).expect(0);
     let reports = verify(1);
-    let bad: Vec<_> = reports.iter().filter(|report| report["ok"] == false).collect();
+    let found: Vec<_> = reports.iter().filter(|report| report["ok"] == false).collect();
     assert_eq!(
         (
-            bad.len(),
-            bad[0]["path"].as_str().unwrap().ends_with("raw/a.tfrecord")
+            found.len(),
+            found[0]["path"].as_str().unwrap().ends_with("raw/a.tfrecord")
         ),
         (1, true)
     );
@@ -696,10 +700,7 @@ fn a_file_that_changes_is_named_and_registered_again_and_never_deleted() {
     fs::write(&first, tfrecord_of(&swapped, Compression::Plain)).unwrap();
     let reports = verify(1);
     assert!(
-        reports[0]["damaged"][0]["reason"]
-            .as_str()
-            .unwrap()
-            .contains("register it again"),
+        bad(&reports).contains("raw/a.tfrecord") && bad(&reports).contains("register it again"),
         "{reports:?}"
     );
 
@@ -739,12 +740,7 @@ fn a_file_that_changes_is_named_and_registered_again_and_never_deleted() {
     fs::write(&index, &bytes[..bytes.len() - 1]).unwrap();
     let said = home.load("mine", &["--batches", "1"]).expect(1).stderr;
     assert!(said.contains("train-00000-of-00002.index"), "{said}");
-    assert!(
-        verify(1)[0]["damaged"][0]["reason"]
-            .as_str()
-            .unwrap()
-            .contains("its index")
-    );
+    assert!(bad(&verify(1)).contains("index"));
     fs::write(&index, bytes).unwrap();
     fs::remove_file(&second).unwrap();
     let said = home.load("mine", &["--split", "train[99:]"]).expect(1).stderr;

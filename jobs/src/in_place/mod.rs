@@ -197,6 +197,7 @@ impl Job<'_> {
                 out: &out,
                 place: &self.registry.place(),
                 parts: &staging.statistics(),
+                earlier: HashMap::new(),
                 memory_bytes: self.request.memory_bytes,
                 monitor,
             };
