@@ -78,7 +78,7 @@ impl ExactSum {
         // As many bits as fit, of which the quotient has 64 or more.
         let shift = leading.leading_zeros();
         let (leading, count) = (leading << shift, u128::from(count));
-        let quotient = leading / count | u128::from(leading % count != 0);
+        let quotient = (leading / count) | u128::from(leading % count != 0);
         let mean = scale(quotient as f64, LOWEST + 32 * (top as i32 - 2) - shift as i32);
         if negative { -mean } else { mean }
     }
