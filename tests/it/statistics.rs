@@ -15,15 +15,15 @@ struct Home {
 const RECIPE: &str = r#"format = 1
 name = "mine"
 [[sources]]
-path = "**/*.jsonl"
+path = "rows/**/*.jsonl"
 [reader]
 kind = "jsonl"
 [[splits]]
 name = "train"
-files = ["train/*"]
+files = ["rows/train/*"]
 [[splits]]
 name = "test"
-files = ["test.jsonl"]
+files = ["rows/test.jsonl"]
 "#;
 
 impl Home {
@@ -67,17 +67,17 @@ impl Home {
 fn rows() -> Home {
     let home = Home::new(RECIPE);
     home.put(
-        "train/a.jsonl",
+        "rows/train/a.jsonl",
         "{\"id\": 1, \"score\": 0.5, \"words\": [\"x\", \"yy\"], \"note\": null}\n\
          {\"id\": 2, \"score\": -0.0, \"words\": [], \"note\": \"\"}\n\
          {\"id\": 2, \"score\": 0.0, \"words\": [], \"note\": \"\"}\n",
     );
     home.put(
-        "train/b.jsonl",
+        "rows/train/b.jsonl",
         "{\"id\": 1, \"score\": 0.5, \"words\": [\"x\", \"yy\"], \"note\": null}\n",
     );
     home.put(
-        "test.jsonl",
+        "rows/test.jsonl",
         "{\"id\": 1, \"score\": 0.5, \"words\": [\"x\", \"yy\"], \"note\": null}\n\
          {\"id\": 9, \"score\": 4.0, \"words\": [\"\"], \"note\": \"caf\u{e9}\"}\n",
     );
@@ -223,6 +223,46 @@ fn pictures_and_labels_are_counted_by_size_and_name() {
             "{labels:?}"
         );
     }
+}
+
+#[test]
+fn files_in_place_have_the_statistics_of_shards_that_are_built() {
+    let home = rows();
+    home.register(&[]).expect(0);
+    let wanted = home.statistics();
+    // The shards that were built, as somebody's files.
+    for (split, folder) in [("train", "place/train"), ("test", "place/test")] {
+        fs::create_dir_all(home.path(folder)).unwrap();
+        for entry in fs::read_dir(home.folder()).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if name.starts_with(&format!("mine-{split}")) {
+                let name = format!("{}.array_record", &name[..name.find(".array_record").unwrap()]);
+                fs::copy(&path, home.path(folder).join(name)).unwrap();
+            }
+        }
+    }
+    let splits = "[[splits]]\nname = \"train\"\nfiles = [\"place/train/*\"]\n[[splits]]\nname = \"test\"\nfiles = [\"place/test/*\"]\n";
+    let source = "[[sources]]\npath = \"place/**/*.array_record\"\n[reader]\nkind = \"array_record\"\n";
+    home.put(
+        "mine.toml",
+        &format!("format = 1\nname = \"mine\"\nversion = \"2.0.0\"\n{source}{splits}"),
+    );
+    home.register(&["--in-place"]).expect(0);
+    let found = home.statistics();
+    assert_eq!(found["duplicates"], wanted["duplicates"]);
+    for split in ["train", "test"] {
+        for feature in ["id", "score", "note"] {
+            let of = |statistics: &Value| statistics["splits"][split]["features"][feature].clone();
+            assert_eq!(
+                of(&found)["distinct"],
+                of(&wanted)["distinct"],
+                "{split}, {feature}"
+            );
+            assert_eq!(of(&found)["values"], of(&wanted)["values"], "{split}, {feature}");
+        }
+    }
+    home.prep.run(["verify", "mine"]).expect(0);
 }
 
 /// Registers a folder of so many files and links within a budget.
