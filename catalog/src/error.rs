@@ -200,10 +200,14 @@ fn store_hint(source: &(dyn std::error::Error + Send + Sync + 'static)) -> Optio
                     );
                 }
                 Store::Generic { store, .. } if *store != "LocalFileSystem" => {
-                    return Some(
-                        "is the store there, and its address right (AWS_ENDPOINT_URL, AWS_REGION, and AWS_ALLOW_HTTP=true for plain http)?"
-                            .into(),
-                    );
+                    let variables = match *store {
+                        "GCS" => "GOOGLE_BASE_URL, and GOOGLE_ALLOW_HTTP=true for plain http",
+                        "MicrosoftAzure" => "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ENDPOINT",
+                        _ => "AWS_ENDPOINT_URL, AWS_REGION, and AWS_ALLOW_HTTP=true for plain http",
+                    };
+                    return Some(format!(
+                        "is the store there, and its address right ({variables})?"
+                    ));
                 }
                 _ => {}
             }

@@ -1,12 +1,14 @@
 """A proxy in front of an S3 server: one request at a time for each key, and conditions that hold.
 
 Servers for tests are loose about `If-None-Match: *`: between their look and their write another request fits. Real stores are not, so races are run through
-this. It also counts requests, and can lose replies, be slow, or pass over conditions as some stores do.
+this. It also counts requests, and can lose replies, be slow, or pass over conditions as some stores do. Google's XML API differs from S3's protocol in
+the condition and the signature only, as far as it is used here; so an S3 server behind this stands for it.
 """
 import collections
 import http.client
 import http.server
 import random
+import re
 import threading
 import urllib.parse
 
@@ -15,6 +17,11 @@ SIGNED = {
     "Authorization": "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 }
 HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"}
+
+
+def take(headers, name):
+    """Removes a header, whatever its case, and gives its value."""
+    return next((headers.pop(key) for key in list(headers) if key.lower() == name), None)
 
 
 class Proxy:
@@ -74,9 +81,17 @@ class Proxy:
     def handle(self, request):
         length = int(request.headers.get("Content-Length") or 0)
         body = request.rfile.read(length) if length else b""
+        # Google's clients write the `-` of a bucket as `%2D`, which moto does not read.
+        request.path = re.sub("^/[^/?]*", lambda bucket: urllib.parse.unquote(bucket[0]), request.path)
         url = urllib.parse.urlsplit(request.path)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP}
-        wants_absence = headers.pop("If-None-Match", None) or headers.pop("if-none-match", None)
+        wants_absence = take(headers, "if-none-match")
+        # As Google's stores are asked: generation 0 is that of what is not there.
+        if take(headers, "x-goog-if-generation-match") == "0":
+            wants_absence = "*"
+        if any(name.lower() == "authorization" and value.startswith("Bearer ") for name, value in headers.items()):
+            take(headers, "authorization")
+            headers |= SIGNED
         with self.guard:
             lock = self.locks[url.path]
             self.requests.append((request.command, url.path + ("?" + url.query if url.query else "")))
