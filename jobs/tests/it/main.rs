@@ -3,4 +3,5 @@
 mod command;
 mod example;
 mod process;
+mod reports;
 mod watched;
