@@ -804,4 +804,4 @@ def test_files_in_a_bucket_are_registered_in_place(store, tmp_path):
     assert store.keys("catalog/data/ar/")
     assert {key: store.get(key) for key in store.keys("raw/")} == before
     failed = register("none", f"{raw}/*.nothing", "tfrecord", code=1)
-    assert "no file fits" in failed.errors
+    assert "fits `*.nothing`" in failed.errors

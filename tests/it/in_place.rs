@@ -919,15 +919,17 @@ fn files_on_a_web_server_are_registered_in_place() {
     );
     let said = home.register("all", &pattern, &["--in-place"]).expect(1).stderr;
     assert!(said.contains("does not tell what it has"), "{said}");
-    let said = home
-        .register(
-            "s3",
-            "[[sources]]\nurl = \"s3://bucket/x.tfrecord\"\n[reader]\nkind = \"tfrecord\"\n",
-            &[],
-        )
-        .expect(1)
-        .stderr;
-    assert!(said.contains("prep register --in-place"), "{said}");
+    // What would have to be kept in the manifest to be of use.
+    for secret in ["?token=1", "#part"] {
+        let url = server.url(&format!("big.tfrecord{secret}"));
+        let recipe =
+            format!("[[sources]]\nname = \"x\"\nurl = \"{url}\"\n[reader]\nkind = \"tfrecord\"\n{FEATURES}");
+        let said = home.register("secret", &recipe, &["--in-place"]).expect(1).stderr;
+        assert!(
+            said.contains("more than a path") && !said.contains("token=1"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

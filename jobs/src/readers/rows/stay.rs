@@ -241,7 +241,9 @@ impl Finder<'_> {
             return self.add(rule, source.to_owned(), Location::from_path(path));
         }
         let shown = fetch::shown(url);
-        if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() {
+        // What comes before an `@` is a user on a web server, and a container in Azure.
+        let has_user = matches!(url.scheme(), "http" | "https") && !url.username().is_empty();
+        if url.query().is_some() || url.fragment().is_some() || url.password().is_some() || has_user {
             return Err(Hinted::new(
                 format!("{shown} has more than a path, which the manifest would have to keep"),
                 "give an address that stays good, without passwords: credentials come from the environment",
