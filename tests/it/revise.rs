@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use prep_testing::archive::tar;
 use prep_testing::process::wait_for;
-use prep_testing::{Prep, Run, TempDir, assert_same_folder, golden_path, temp_dir};
+use prep_testing::{Noise, Prep, Run, TempDir, assert_same_folder, golden_path, temp_dir};
 use serde_json::Value;
 
 /// A catalog, and a folder with sources and the recipe `mine.toml`.
@@ -352,6 +352,66 @@ fn an_update_is_byte_for_byte_a_full_build() {
             home.run(&["verify", "mine"]).expect(0);
         }
     }
+}
+
+/// Rows of which types come and go: integers, numbers and nothing; texts; lists; an object with a value more or less.
+fn random_rows(noise: &mut Noise, count: u64) -> String {
+    let row = |noise: &mut Noise| {
+        let mut fields = vec![format!("\"id\": {}", noise.below(1000))];
+        fields.push(match noise.below(40) {
+            0 => "\"n\": null".to_owned(),
+            1 => "\"n\": 0.5".to_owned(),
+            2 => "\"n\": 18446744073709551615".to_owned(),
+            _ => format!("\"n\": {}", noise.below(9)),
+        });
+        if noise.below(30) > 0 {
+            fields.push("\"t\": \"text\"".to_owned());
+        }
+        fields.push(format!("\"l\": [{}, 1]", noise.below(3)));
+        let more = if noise.below(25) == 0 { ", \"b\": true" } else { "" };
+        fields.push(format!("\"o\": {{\"a\": {}{more}}}", noise.below(3)));
+        format!("{{{}}}\n", fields.join(", "))
+    };
+    (0..count).map(|_| row(noise)).collect()
+}
+
+#[test]
+fn whatever_changes_an_update_is_a_full_build() {
+    let mut noise = Noise(7);
+    let home = Home::new("jsonl", "[splits]\ntrain = 0.75\ntest = 0.25\n");
+    for file in 0..8 {
+        home.put(&format!("data/{file}.jsonl"), random_rows(&mut noise, 6));
+    }
+    home.register();
+    let mut taken = Vec::new();
+    for step in 1..=12 {
+        for _ in 0..=noise.below(2) {
+            let file = format!("data/{}.jsonl", noise.below(10));
+            match noise.below(4) {
+                0 if step > 1
+                    && home.path(&file).exists()
+                    && fs::read_dir(home.path("data")).unwrap().count() > 3 =>
+                {
+                    home.remove(&file);
+                }
+                _ => {
+                    let count = 2 + noise.below(8);
+                    home.put(&file, random_rows(&mut noise, count));
+                }
+            }
+        }
+        let done = home.update();
+        if done["status"] == "up to date" {
+            continue;
+        }
+        taken.push(number(&done, "shards_taken_over"));
+        home.assert_is_full_build(done["version"].as_str().unwrap());
+    }
+    // Both have come.
+    assert!(
+        taken.contains(&0) && taken.iter().any(|taken| *taken > 0),
+        "{taken:?}"
+    );
 }
 
 #[test]

@@ -267,6 +267,51 @@ fn exchange(a: &Path, b: &Path) {
     renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).unwrap();
 }
 
+/// A version that shares shards of another one, and one that has replaced these meanwhile: exactly one of the two gets in, whoever is first.
+#[test]
+fn shards_are_shared_only_of_the_version_that_was_looked_at() {
+    for replaced_first in [true, false] {
+        let fixture = Fixture::new();
+        fixture.build("a", "1.0.0", 1);
+        let looked_at = manifest("a", "1.0.0", 1);
+        let mut next = manifest("a", "1.1.0", 2);
+        let shard = &mut next.splits[0].shards[0];
+        shard.path = format!("../1.0.0/{}", shard.path);
+        let folder = fixture.write(&next, "data/a/1.1.0");
+        let catalog = fixture.catalog();
+        let append = || {
+            let build = Build::new(&next, folder.clone()).appended();
+            catalog.commit_build(&build.shares_with("1.0.0", &looked_at.sha256()))
+        };
+        let replace = || {
+            let other = manifest("a", "1.0.0", 9);
+            let staged = fixture.write(&other, "data/.staging/a/1.0.0/out");
+            let place = fixture.location().join("data/a/1.0.0");
+            catalog.commit_build(&Build::new(&other, place).staged(staged).overwrite(true))
+        };
+        let (appended, replaced) = match replaced_first {
+            true => {
+                let replaced = replace();
+                (append(), replaced)
+            }
+            false => (append(), replace()),
+        };
+        assert_eq!(
+            (appended.is_ok(), replaced.is_ok()),
+            (!replaced_first, replaced_first)
+        );
+        let (error, wanted) = match (appended, replaced) {
+            (Err(error), _) => (error, "has been replaced meanwhile"),
+            (_, Err(error)) => (error, "uses its shards"),
+            _ => panic!("both are in"),
+        };
+        assert!(
+            matches!(&error, Error::Refused(text) if text.contains(wanted)),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn readers_never_fail_while_versions_are_replaced() {
     let fixture = Fixture::new();

@@ -93,12 +93,12 @@ pub(crate) struct Base {
     lines: HashMap<String, Line>,
 }
 
-/// A source whose shards are taken over.
+/// What is taken over.
 #[derive(Debug, Default)]
 pub(crate) struct TakenOver {
-    /// For each source whether it is.
+    /// For each source whether its shards are.
     pub(crate) sources: Vec<bool>,
-    /// For each source that is: what decided what was made of it.
+    /// For each of these sources what decided what was made of it.
     pub(crate) made: Vec<Option<String>>,
     /// Records left out of each group, and the shards.
     pub(crate) skipped: Vec<u64>,
@@ -406,25 +406,30 @@ fn link_or_copy(from: &Path, to: &Path, shard: &ShardSummary, monitor: &Monitor)
         _ => {}
     }
     match std::fs::hard_link(from, to) {
-        Ok(()) => return Ok(()),
+        Ok(()) => Ok(()),
         // Another file system, one without links, or too many of them: the bytes are copied.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error.into()),
-        Err(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error.into()),
+        Err(_) => copy(from, to, shard, monitor),
     }
-    // Under another name as long as it is not whole.
-    let staged = to.with_extension("part");
-    std::fs::copy(from, &staged)?;
-    File::open(&staged)?.sync_all()?;
-    let found = hex::encode(hash_file(&staged, None, monitor)?.sha256);
+}
+
+fn copy(from: &Path, to: &Path, shard: &ShardSummary, monitor: &Monitor) -> Result<()> {
+    // Under another name as long as it is not whole; one that was left behind goes before the folder is published.
+    let mut staged = to.as_os_str().to_owned();
+    staged.push(".part");
+    let staged = Path::new(&staged);
+    std::fs::copy(from, staged)?;
+    File::open(staged)?.sync_all()?;
+    let found = hex::encode(hash_file(staged, None, monitor)?.sha256);
     if found != shard.sha256 {
-        std::fs::remove_file(&staged)?;
+        std::fs::remove_file(staged)?;
         return Err(Hinted::new(
             format!("its SHA-256 is {found}, and the manifest says {}", shard.sha256),
             "`prep verify` says what else is damaged; `prep register --overwrite` builds all anew",
         )
         .into());
     }
-    Ok(std::fs::rename(&staged, to)?)
+    Ok(std::fs::rename(staged, to)?)
 }
 
 fn file_name(path: &str) -> &str {
@@ -529,4 +534,185 @@ pub(crate) fn write(
     }
     put(SOURCES_FILE, &text)?;
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use prep_catalog::fingerprint::SequenceHash;
+    use prep_catalog::manifest::{SourceManifest, SplitManifest};
+    use prep_formats::features::Features;
+
+    use crate::builder::{MadeOf, SourceIdentity, SourceSpec};
+
+    fn shard(split: u32, path: &str) -> ShardSummary {
+        ShardSummary {
+            split,
+            index: 0,
+            num_shards: 1,
+            split_records: 1,
+            split_bytes: 1,
+            path: path.to_owned(),
+            records: 1,
+            payload_bytes: 1,
+            file_bytes: 10,
+            sha256: "ab".repeat(32),
+            crc64: u64::MAX,
+            sequence_hash: SequenceHash::of([path.as_bytes()]).to_hex(),
+            min_key: Some("00".to_owned()),
+            max_key: None,
+        }
+    }
+
+    /// Two sources, the first of which gives something to each of two splits; and the shards.
+    fn version() -> (DatasetSpec, Vec<ShardSummary>, Manifest) {
+        let mut spec = DatasetSpec::new("a", "1.0.0", Features::default())
+            .source(SourceSpec::path("x.csv"))
+            .source(SourceSpec::path("y.csv"))
+            .split("train")
+            .split("test");
+        spec.layout = crate::builder::Layout::BySource;
+        let shards = vec![
+            shard(0, "train.x"),
+            shard(1, "../0.9.0/train.y"),
+            shard(2, "test.x"),
+        ];
+        let described = |shard: &ShardSummary| ShardManifest {
+            path: shard.path.clone(),
+            records: shard.records,
+            bytes: shard.file_bytes,
+            sha256: shard.sha256.clone(),
+            sequence_hash: shard.sequence_hash.clone(),
+            min_key: shard.min_key.clone(),
+            max_key: shard.max_key.clone(),
+            index: None,
+        };
+        let split = |name: &str, shards: &[ShardSummary]| SplitManifest {
+            name: name.to_owned(),
+            records: shards.len() as u64,
+            bytes: shards.len() as u64,
+            options: String::new(),
+            skipped: 0,
+            shards: shards.iter().map(described).collect(),
+        };
+        let source = |name: &str| SourceManifest {
+            name: name.to_owned(),
+            bytes: 3,
+            sha256: "07".repeat(32),
+            tar_headers_sha256: None,
+        };
+        let text = serde_json::json!({
+            "format": 1, "name": "a", "config": null, "version": "1.0.0", "fingerprint": "ab".repeat(32),
+            "recipe_sha256": "ab".repeat(32), "layout": "by-source", "sources": [], "splits": [],
+        });
+        let mut manifest = Manifest::from_json(text.to_string().as_bytes(), "m").unwrap();
+        manifest.sources = vec![source("x.csv"), source("y.csv")];
+        manifest.splits = vec![split("train", &shards[..2]), split("test", &shards[2..])];
+        manifest.validate().unwrap();
+        (spec, shards, manifest)
+    }
+
+    fn sum() -> Checksum {
+        Checksum {
+            bytes: 3,
+            sha256: [7; 32],
+            identity: SourceIdentity::Sha256,
+        }
+    }
+
+    #[test]
+    fn what_is_kept_counts_only_if_it_goes_with_the_manifest() {
+        let (spec, shards, manifest) = version();
+        let making = Making {
+            settings: "settings".to_owned(),
+            sources: ["one", "two"]
+                .map(|made| MadeOf {
+                    made: made.to_owned(),
+                    learned: format!("{{\"of\":\"{made}\"}}"),
+                })
+                .to_vec(),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let skipped = [0, 0, 0, 5];
+        let files = write(
+            folder.path(),
+            Some("recipe"),
+            &spec,
+            &making,
+            &[sum(), sum()],
+            &shards,
+            &skipped,
+        );
+        let files = files.unwrap();
+        for file in &files {
+            let bytes = std::fs::read(folder.path().join(&file.path)).unwrap();
+            assert_eq!(
+                (bytes.len() as u64, hex::encode(Sha256::digest(&bytes))),
+                (file.bytes, file.sha256.clone())
+            );
+        }
+        assert_eq!(
+            files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(),
+            [RECIPE_FILE, SOURCES_FILE]
+        );
+        let text = std::fs::read_to_string(folder.path().join(SOURCES_FILE)).unwrap();
+        let (settings, lines) = parse(text.as_bytes(), &manifest).unwrap();
+        assert_eq!((settings.as_str(), lines.len()), ("settings", 2));
+        let splits = |source: &str| -> Vec<(&str, u64, usize)> {
+            let all = lines[source].splits.iter();
+            all.map(|of| (of.split.as_str(), of.skipped, of.shards.len()))
+                .collect()
+        };
+        assert_eq!(splits("x.csv"), [("train", 0, 1), ("test", 0, 1)]);
+        assert_eq!(splits("y.csv"), [("train", 0, 1), ("test", 5, 0)]);
+        assert_eq!(lines["y.csv"].learned.to_string(), "{\"of\":\"two\"}");
+
+        for (from, to) in [
+            ("\"format\":1", "\"format\":2"),
+            ("\"revision\":", "\"revision\":9"),
+            ("abab", "abac"),
+            ("\"records\":1", "\"records\":2"),
+            ("\"file_bytes\":10", "\"file_bytes\":11"),
+            ("\"min_key\":\"00\"", "\"min_key\":null"),
+            ("test.x", "test.z"),
+            ("\"split\":\"test\"", "\"split\":\"train\""),
+        ] {
+            assert!(text.contains(from), "{from}");
+            assert!(
+                parse(text.replacen(from, to, 1).as_bytes(), &manifest).is_none(),
+                "{from}"
+            );
+        }
+        // Cut at any place, too.
+        for end in 0..text.len() - 1 {
+            assert!(parse(&text.as_bytes()[..end], &manifest).is_none(), "{end}");
+        }
+    }
+
+    #[test]
+    fn a_shard_that_is_taken_over_is_one_file_under_two_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        std::fs::write(&from, "content").unwrap();
+        let monitor = Monitor::new();
+        // The same file under two names, whatever was there before.
+        std::fs::write(&to, "before").unwrap();
+        link_or_copy(&from, &to, &shard(0, "to"), &monitor).unwrap();
+        std::fs::write(&from, "changed").unwrap();
+        assert_eq!(std::fs::read(&to).unwrap(), b"changed");
+        // A copy is compared, and is not left where it is wrong.
+        std::fs::remove_file(&to).unwrap();
+        let error = copy(&from, &to, &shard(0, "to"), &monitor).unwrap_err();
+        assert!(error.to_string().contains("SHA-256"), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        let right = ShardSummary {
+            sha256: hex::encode(Sha256::digest("changed")),
+            ..shard(0, "to")
+        };
+        copy(&from, &to, &right, &monitor).unwrap();
+        assert_eq!(std::fs::read(&to).unwrap(), b"changed");
+        std::fs::remove_file(&from).unwrap();
+        assert!(link_or_copy(&from, &to, &shard(0, "to"), &monitor).is_err());
+    }
 }
