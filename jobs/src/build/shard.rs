@@ -485,15 +485,13 @@ impl Write for Direct {
 
 /// A file of its own: one that is there already may be another version's too, by a hard link.
 fn create(path: &Path) -> Result<File> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("could not replace {}", path.display()));
-        }
-        _ => {}
+    if std::fs::symlink_metadata(path).is_ok_and(|there| there.is_file()) {
+        std::fs::remove_file(path).with_context(|| format!("could not replace {}", path.display()))?;
     }
     OpenOptions::new()
         .write(true)
-        .create_new(true)
+        .create(true)
+        .truncate(true)
         .open(path)
         .with_context(|| format!("could not write {}", path.display()))
 }
