@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use prep_catalog::{Build, Catalog, DatasetName};
 use prep_formats::dataset_info::DatasetInfo;
 use prep_formats::store::Location;
-use prep_testing::process::kill_after;
+use prep_testing::process::{kill_after, peak_mib};
 use prep_testing::{Noise, Prep, Run, TempDir, assert_same_folder, folder_digest, golden_path, temp_dir};
 use serde_json::Value;
+
+use crate::builds::large_source;
 
 /// A home, and a folder beside it for sources and exports.
 struct Home {
@@ -431,6 +433,32 @@ fn what_is_in_the_place_of_an_export_is_replaced_only_if_prep_made_it() {
     // A TFDS folder goes beside it, not in its place.
     home.export("mnist", "mine", &["--tfds"]).expect(0);
     assert_eq!(fs::read_to_string(home.path("mine/thesis.tex")).unwrap(), "x");
+    // Nor is the dataset itself, by an export of it or of another one.
+    let data = home.prep.catalog().join("data");
+    let before = folder_digest(&data);
+    let within = data.join("mnist/3.0.1/export");
+    for (output, form) in [
+        (&data, "--tfds"),
+        (&data.join("mnist/3.0.1"), "--parquet"),
+        (&within, "--parquet"),
+    ] {
+        let words = ["export", "mnist", output.to_str().unwrap(), form, "--overwrite"];
+        let told = home.prep.run(words).expect(1).stderr;
+        assert!(told.contains("lies in the dataset's own folder"), "{told}");
+    }
+    home.prep.build("fashion_mnist", &[]).expect(0);
+    let other = data.join("fashion_mnist/3.0.1");
+    let words = [
+        "export",
+        "mnist",
+        other.to_str().unwrap(),
+        "--parquet",
+        "--overwrite",
+    ];
+    let told = home.prep.run(words).expect(1).stderr;
+    assert!(told.contains("was not made by `prep export`"), "{told}");
+    fs::remove_dir_all(data.join("fashion_mnist")).unwrap();
+    assert_eq!(folder_digest(&data), before);
     let told = home.export("nothing", "x", &["--tfds"]).expect(1).stderr;
     assert!(told.contains("no dataset `nothing`"), "{told}");
 }
@@ -537,4 +565,26 @@ fn splits_without_examples_are_exported_too() {
         home.path("table/data/validation_other-00000-of-00001.parquet")
             .exists()
     );
+}
+
+#[test]
+fn memory_follows_the_budget() {
+    let home = Home::new();
+    let recipe = large_source(home.folder.path(), 256, 2000, Some(Noise(5)));
+    let words = [
+        "build",
+        recipe.to_str().unwrap(),
+        "--from",
+        home.folder.path().to_str().unwrap(),
+    ];
+    home.prep.run(words.iter().chain(&["--no-checksum"])).expect(0);
+    for form in ["--parquet", "--tfds"] {
+        let output = home.text(form);
+        // 131 MB of pictures in one file: written anew, also of the TFDS folder.
+        let words = [
+            "export", "large", &output, form, "--memory", "64M", "--shards", "1", "-q",
+        ];
+        let peak = peak_mib(home.prep.command(words));
+        assert!(peak < 150, "{form}: {peak} MiB");
+    }
 }

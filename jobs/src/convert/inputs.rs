@@ -482,7 +482,7 @@ mod tests {
     use super::*;
 
     fn place(output: &Path) -> Place {
-        Place::new(output, Path::new("")).unwrap()
+        Place::new(output, Path::new(""), &crate::convert::MAKER).unwrap()
     }
 
     fn names(found: Found) -> Vec<String> {

@@ -55,8 +55,7 @@ pub(crate) use crate::convert::inputs::canonical;
 use crate::convert::inputs::{Found as Inputs, InputFile};
 use crate::convert::job::Job;
 use crate::convert::ledger::{Ledger, advise};
-pub(crate) use crate::convert::manifest::MANIFEST_FILE;
-use crate::convert::manifest::{Converted, ConvertedInput, ConvertedShard, FORMAT};
+use crate::convert::manifest::{Converted, ConvertedInput, ConvertedShard, FORMAT, MANIFEST_FILE};
 pub(crate) use crate::convert::plan::in_parallel;
 use crate::convert::plan::{Count, Plan, ShardCount, Split};
 use crate::convert::shard::ShardSummary;
@@ -66,12 +65,18 @@ use crate::error::Hinted;
 use crate::explain::{Flow, Graph};
 use crate::journal::Journal;
 use crate::monitor::{Monitor, Unit};
-use crate::place::{self, Found, Place};
+use crate::place::{self, Found, Maker, Place};
 use crate::resources::{self, show_size};
 use crate::team::Team;
 
 /// Raise when the same inputs and options give other bytes than before: conversions of the old are then not "up to date".
 const OUTPUT_REVISION: u32 = 2;
+
+/// A conversion may replace a dataset version as well, if it is asked to.
+const MAKER: Maker = Maker {
+    name: "prep",
+    marks: &[MANIFEST_FILE, prep_catalog::MANIFEST_FILE],
+};
 
 /// What shards are called unless the user says otherwise.
 pub(crate) const DEFAULT_NAME: &str = "data";
@@ -432,7 +437,7 @@ impl Conversion {
             })?),
             None => None,
         };
-        let place = Place::new(&request.output, Path::new(""))?;
+        let place = Place::new(&request.output, Path::new(""), &MAKER)?;
         let (inputs, splits, tfds) = match inputs::find(&request.inputs, &place, &request.monitor)? {
             Inputs::Files(files) => {
                 let splits = vec![Split::single(&request.name, files.len())];

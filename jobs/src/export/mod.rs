@@ -43,20 +43,23 @@ use sha2::{Digest, Sha256};
 use crate::build::publish::hinted;
 use crate::build::staging::{Staging, remove_files};
 use crate::builder::DEFAULT_OPTIONS;
-use crate::convert::{in_parallel, write_synced};
+use crate::convert::{canonical, in_parallel, write_synced};
 use crate::error::{Hinted, Usage, find};
-pub(crate) use crate::export::manifest::MANIFEST_FILE;
-use crate::export::manifest::{Exported, ExportedFile, FORMAT, Origin};
+use crate::export::manifest::{Exported, ExportedFile, FORMAT, MANIFEST_FILE, Origin};
 use crate::export::parquet::ParquetWriter;
 use crate::export::table::{NotText, Table};
 use crate::journal::{Journal, Unfinished};
 use crate::monitor::{Meter, Monitor, Unit};
-use crate::place::{self, Found, Place};
+use crate::place::{self, Found, Maker, Place};
 use crate::resources::{self, show_size};
 use crate::tfds::shard_boundaries;
 
 /// Raise when the same version and request give other bytes than before: exports of the old are then not "up to date".
 const OUTPUT_REVISION: u32 = 1;
+const MAKER: Maker = Maker {
+    name: "`prep export`",
+    marks: &[MANIFEST_FILE],
+};
 /// What a worker holds at most: a row group with its pages, and 32 MiB of a shard.
 const WORKER_BYTES: u64 = 64 << 20;
 /// Bytes of records that make a Parquet file, as `datasets` writes them.
@@ -323,7 +326,13 @@ impl Export {
             }
             Form::Parquet => PathBuf::new(),
         };
-        let place = Place::new(&request.output, &inside)?;
+        let place = Place::new(&request.output, &inside, &MAKER)?;
+        if let (Some(output), Some(dataset)) = (place.local(), found.folder.as_path())
+            && output.starts_with(canonical(&dataset))
+        {
+            let message = format!("the output {place} lies in the dataset's own folder");
+            return Err(Hinted::new(message, "give another output").into());
+        }
         let mut shards = found.manifest.splits.iter().flat_map(|split| &split.shards);
         let format = match request.file_format {
             Some(format) => format,

@@ -25,18 +25,20 @@ use crate::error::Hinted;
 use crate::monitor::Monitor;
 use crate::resources;
 
-/// Files that tell that this program made the folder they lie in.
-const MARKS: [&str; 3] = [
-    crate::convert::MANIFEST_FILE,
-    prep_catalog::MANIFEST_FILE,
-    crate::export::MANIFEST_FILE,
-];
+/// Who makes folders, and which of those that are there it may replace.
+#[derive(Debug)]
+pub(crate) struct Maker {
+    pub(crate) name: &'static str,
+    /// Files of which one is in each such folder.
+    pub(crate) marks: &'static [&'static str],
+}
 
 /// Where an output goes.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     /// The folder that is made.
     folder: Location,
+    maker: &'static Maker,
     kind: Kind,
     /// The folder that staging is in, and the output's name there.
     top: PathBuf,
@@ -63,7 +65,7 @@ pub(crate) struct Look {
 pub(crate) enum Found {
     /// No folder, an empty one, or what an upload that was killed has left.
     Nothing,
-    /// A folder that this program made.
+    /// A folder that its maker made.
     Ours,
     /// Something else, in words. It is never replaced.
     Foreign(String),
@@ -80,14 +82,14 @@ impl Place {
     ///
     /// # Errors
     /// A text that names no folder of its own.
-    pub(crate) fn new(output: &Path, inside: &Path) -> Result<Self> {
+    pub(crate) fn new(output: &Path, inside: &Path, maker: &'static Maker) -> Result<Self> {
         let text = output.to_string_lossy();
         if text.is_empty() {
             bail!("the output is an empty text; give a folder");
         }
         let location = Location::parse(&text).unwrap_or_else(|_| Location::from_path(output));
         let Some(path) = location.as_path() else {
-            return Self::remote(&text, inside);
+            return Self::remote(&text, inside, maker);
         };
         let path = if text.starts_with("file://") {
             path
@@ -106,13 +108,14 @@ impl Place {
         let folder = top.join(&relative);
         Ok(Self {
             folder: Location::from_path(&folder),
+            maker,
             kind: Kind::Local(folder),
             top,
             relative,
         })
     }
 
-    fn remote(text: &str, inside: &Path) -> Result<Self> {
+    fn remote(text: &str, inside: &Path, maker: &'static Maker) -> Result<Self> {
         let folder = Location::parse(text.trim_end_matches('/'))?;
         if folder.is_web() {
             return Err(Hinted::new(
@@ -136,6 +139,7 @@ impl Place {
         let name = relative.to_string_lossy();
         Ok(Self {
             folder,
+            maker,
             kind: Kind::Remote(above.join(&format!("{STAGING_FOLDER}/{name}/{CLAIM_FILE}"))),
             top: workshop(&above)?,
             relative,
@@ -225,9 +229,9 @@ impl Place {
     /// A folder that cannot be listed.
     pub(crate) fn look(&self) -> Result<Look> {
         let (found, sizes) = match &self.kind {
-            Kind::Local(folder) => (look_at(folder)?, None),
+            Kind::Local(folder) => (look_at(folder, self.maker)?, None),
             Kind::Remote(claim) => {
-                let (found, sizes) = remote::look(&self.folder, claim)?;
+                let (found, sizes) = remote::look(&self.folder, claim, self.maker)?;
                 (found, Some(sizes))
             }
         };
@@ -258,7 +262,7 @@ impl Place {
         let folder = match &self.kind {
             Kind::Local(folder) => folder,
             Kind::Remote(claim) => {
-                return remote::publish(out, mark, &self.folder, claim, overwrite, monitor);
+                return remote::publish(out, mark, &self.folder, claim, self.maker, overwrite, monitor);
             }
         };
         let existing = match self.is_taken()? && !overwrite {
@@ -295,7 +299,7 @@ impl Look {
     }
 }
 
-fn look_at(folder: &Path) -> Result<Found> {
+fn look_at(folder: &Path, maker: &Maker) -> Result<Found> {
     let shown = folder.display();
     match std::fs::symlink_metadata(folder) {
         Ok(there) if !there.is_dir() => {
@@ -318,16 +322,16 @@ fn look_at(folder: &Path) -> Result<Found> {
                 .into_owned())
         })
         .collect::<Result<Vec<_>>>()?;
-    Ok(told_by(names, &shown))
+    Ok(told_by(names, &shown, maker))
 }
 
 /// What a folder with these files is.
-fn told_by(mut names: Vec<String>, shown: &impl fmt::Display) -> Found {
+fn told_by(mut names: Vec<String>, shown: &impl fmt::Display, maker: &Maker) -> Found {
     const MOST_NAMED: usize = 3;
     if names.is_empty() {
         return Found::Nothing;
     }
-    if names.iter().any(|name| MARKS.contains(&name.as_str())) {
+    if names.iter().any(|name| maker.marks.contains(&name.as_str())) {
         return Found::Ours;
     }
     names.sort_unstable();
@@ -341,7 +345,8 @@ fn told_by(mut names: Vec<String>, shown: &impl fmt::Display) -> Found {
         more => format!(" and {more} more"),
     };
     Found::Foreign(format!(
-        "{shown} is there already, and was not made by prep: it has {}{more}",
+        "{shown} is there already, and was not made by {}: it has {}{more}",
+        maker.name,
         named.join(", ")
     ))
 }
@@ -350,7 +355,7 @@ fn told_by(mut names: Vec<String>, shown: &impl fmt::Display) -> Found {
 pub(crate) fn foreign(reason: &str) -> anyhow::Error {
     Hinted::new(
         reason,
-        "`--overwrite` replaces only what prep has made: give another output, or remove this one yourself",
+        "`--overwrite` replaces nothing else than what the same command has made: give another output, or remove this one yourself",
     )
     .into()
 }
@@ -359,29 +364,34 @@ pub(crate) fn foreign(reason: &str) -> anyhow::Error {
 mod tests {
     use super::*;
 
+    const TESTER: Maker = Maker {
+        name: "tests",
+        marks: &["a.json", "b.json"],
+    };
+
     #[test]
     fn a_folder_is_ours_by_its_marks_and_others_are_named() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("out");
-        assert_eq!(look_at(&folder).unwrap(), Found::Nothing);
+        assert_eq!(look_at(&folder, &TESTER).unwrap(), Found::Nothing);
         std::fs::create_dir(&folder).unwrap();
-        assert_eq!(look_at(&folder).unwrap(), Found::Nothing);
+        assert_eq!(look_at(&folder, &TESTER).unwrap(), Found::Nothing);
         for name in ["d", "b", "a", "c.txt"] {
             std::fs::write(folder.join(name), name).unwrap();
         }
-        let Found::Foreign(reason) = look_at(&folder).unwrap() else {
+        let Found::Foreign(reason) = look_at(&folder, &TESTER).unwrap() else {
             panic!("four files are not ours")
         };
         assert!(
             reason.ends_with("it has `a`, `b`, `c.txt` and 1 more"),
             "{reason}"
         );
-        for mark in MARKS {
+        for mark in TESTER.marks {
             std::fs::write(folder.join(mark), "{}").unwrap();
-            assert_eq!(look_at(&folder).unwrap(), Found::Ours);
+            assert_eq!(look_at(&folder, &TESTER).unwrap(), Found::Ours);
             std::fs::remove_file(folder.join(mark)).unwrap();
         }
-        let Found::Foreign(reason) = look_at(&folder.join("a")).unwrap() else {
+        let Found::Foreign(reason) = look_at(&folder.join("a"), &TESTER).unwrap() else {
             panic!("a file is no folder")
         };
         assert!(reason.ends_with("is not a folder"), "{reason}");
@@ -390,7 +400,7 @@ mod tests {
     #[test]
     fn places_that_are_no_folders_of_their_own_are_refused() {
         let refused = |output: &str| {
-            Place::new(Path::new(output), Path::new(""))
+            Place::new(Path::new(output), Path::new(""), &TESTER)
                 .unwrap_err()
                 .to_string()
         };
@@ -399,9 +409,9 @@ mod tests {
         assert!(refused("https://example.org/x").contains("can only be read"));
         assert!(refused("s3://bucket").contains("no folder of its own"));
         assert!(refused("s3://bucket/").contains("no folder of its own"));
-        let inside = Place::new(Path::new("s3://bucket/"), Path::new("a/1.0.0")).unwrap();
+        let inside = Place::new(Path::new("s3://bucket/"), Path::new("a/1.0.0"), &TESTER).unwrap();
         assert_eq!(inside.to_string(), "s3://bucket/a/1.0.0");
-        let place = Place::new(Path::new("s3://bucket/x/y/"), Path::new("")).unwrap();
+        let place = Place::new(Path::new("s3://bucket/x/y/"), Path::new(""), &TESTER).unwrap();
         assert_eq!(
             (place.to_string().as_str(), place.local()),
             ("s3://bucket/x/y", None)

@@ -23,7 +23,7 @@ use crate::build::publish::hinted;
 use crate::build::upload;
 use crate::error::Hinted;
 use crate::monitor::Monitor;
-use crate::place::{Found, MARKS, foreign, told_by};
+use crate::place::{Found, Maker, foreign, told_by};
 
 /// Whose files are being put into a folder.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,13 +46,17 @@ impl Claim {
 }
 
 /// What is in a folder, and the sizes of its files.
-pub(super) fn look(folder: &Location, claim: &Location) -> Result<(Found, HashMap<String, u64>)> {
+pub(super) fn look(
+    folder: &Location,
+    claim: &Location,
+    maker: &Maker,
+) -> Result<(Found, HashMap<String, u64>)> {
     let files = store::list_files(folder)?;
     let sizes: HashMap<String, u64> = files
         .into_iter()
         .map(|file| (file.relative, file.bytes))
         .collect();
-    let found = match told_by(sizes.keys().cloned().collect(), folder) {
+    let found = match told_by(sizes.keys().cloned().collect(), folder, maker) {
         // What an upload that was killed has left, is nothing yet.
         Found::Foreign(_) if let Some(claim) = Claim::read(claim)? => {
             let known: HashSet<String> = claim.files.into_iter().collect();
@@ -63,6 +67,7 @@ pub(super) fn look(folder: &Location, claim: &Location) -> Result<(Found, HashMa
                     .cloned()
                     .collect(),
                 folder,
+                maker,
             )
         }
         found => found,
@@ -76,6 +81,7 @@ pub(super) fn publish(
     mark: &str,
     folder: &Location,
     claim_at: &Location,
+    maker: &Maker,
     overwrite: bool,
     monitor: &Monitor,
 ) -> Result<()> {
@@ -86,9 +92,10 @@ pub(super) fn publish(
         mark_sha256: hex::encode(Sha256::digest(&text)),
         files: folder_files(out)?,
     };
-    let is_first = take(&claim, claim_at, folder, overwrite)?;
+    let is_first = take(&claim, claim_at, folder, maker, overwrite)?;
     let mark_at = folder.join(mark);
-    let (found, sizes) = look(folder, claim_at)?;
+    let (found, sizes) = look(folder, claim_at, maker)?;
+    let is_ours = found == Found::Ours;
     let refused = match found {
         Found::Foreign(reason) => Some(foreign(&reason)),
         // By the same command, at the same time or killed between its last two steps.
@@ -104,13 +111,10 @@ pub(super) fn publish(
         }
         return Err(error);
     }
-    if found_marks(&sizes).next().is_some() {
-        for name in found_marks(&sizes).chain(
-            sizes
-                .keys()
-                .map(String::as_str)
-                .filter(|name| !MARKS.contains(name)),
-        ) {
+    if is_ours {
+        let mut names: Vec<&str> = sizes.keys().map(String::as_str).collect();
+        names.sort_unstable_by_key(|name| !maker.marks.contains(name));
+        for name in names {
             monitor.check()?;
             store::remove_file(&folder.join(name))?;
         }
@@ -134,10 +138,6 @@ pub(super) fn publish(
     Ok(())
 }
 
-fn found_marks(sizes: &HashMap<String, u64>) -> impl Iterator<Item = &str> {
-    MARKS.into_iter().filter(|mark| sizes.contains_key(*mark))
-}
-
 fn come_meanwhile(folder: &Location) -> anyhow::Error {
     Hinted::new(
         format!("{folder} has come from somebody else meanwhile"),
@@ -147,7 +147,7 @@ fn come_meanwhile(folder: &Location) -> anyhow::Error {
 }
 
 /// Claims a folder. Whether nobody had claimed it for the same content before.
-fn take(claim: &Claim, at: &Location, folder: &Location, overwrite: bool) -> Result<bool> {
+fn take(claim: &Claim, at: &Location, folder: &Location, maker: &Maker, overwrite: bool) -> Result<bool> {
     let text = serde_json::to_vec(claim)?;
     if prep_catalog::put_if_absent(at, text.clone()).map_err(hinted)? {
         return Ok(true);
@@ -166,7 +166,7 @@ fn take(claim: &Claim, at: &Location, folder: &Location, overwrite: bool) -> Res
         .into());
     }
     // Of a folder that is whole, all goes later.
-    if !matches!(look(folder, at)?.0, Found::Ours) {
+    if !matches!(look(folder, at, maker)?.0, Found::Ours) {
         for name in &there.files {
             store::remove_file(&folder.join(name))?;
         }
@@ -183,7 +183,11 @@ fn take(claim: &Claim, at: &Location, folder: &Location, overwrite: bool) -> Res
 mod tests {
     use super::*;
 
-    const MARK: &str = crate::convert::MANIFEST_FILE;
+    const MARK: &str = "mark.json";
+    const TESTER: Maker = Maker {
+        name: "tests",
+        marks: &[MARK],
+    };
 
     /// A finished folder of two shards, whose bytes and mark depend on `seed`.
     fn finished(seed: u8) -> tempfile::TempDir {
@@ -217,6 +221,7 @@ mod tests {
                 MARK,
                 &self.folder,
                 &self.claim,
+                &TESTER,
                 overwrite,
                 &Monitor::new(),
             )
@@ -261,7 +266,10 @@ mod tests {
     #[test]
     fn a_folder_is_made_once_and_replaced_only_if_asked() {
         let store = Store::new("place-made");
-        assert_eq!(look(&store.folder, &store.claim).unwrap().0, Found::Nothing);
+        assert_eq!(
+            look(&store.folder, &store.claim, &TESTER).unwrap().0,
+            Found::Nothing
+        );
         store.publish(1, false).unwrap();
         assert_eq!(store.names(), ["data/a", "data/b", MARK]);
         assert!(!store.is_claimed());
@@ -281,7 +289,10 @@ mod tests {
         let store = Store::new("place-killed");
         store.claim(1);
         store.put(&store.folder.join("data/a"), &[1; 1000]);
-        assert_eq!(look(&store.folder, &store.claim).unwrap().0, Found::Nothing);
+        assert_eq!(
+            look(&store.folder, &store.claim, &TESTER).unwrap().0,
+            Found::Nothing
+        );
         let error = store.publish(2, false).unwrap_err().to_string();
         assert!(error.contains("was killed") && store.is_claimed(), "{error}");
         // Half of it with other bytes of the same size: noticed, and sent anew.
