@@ -150,16 +150,18 @@ impl Manifest {
             path: at.to_string(),
             reason,
         };
-        let head: Head =
-            serde_json::from_slice(bytes).map_err(|error| wrong(format!("not a manifest: {error}")))?;
-        if ![MANIFEST_FORMAT, IN_PLACE_FORMAT].contains(&head.format) {
+        let parsed: serde_json::Result<Self> = serde_json::from_slice(bytes);
+        // One of another format may lack what this one has: its format alone says why then. Read only if need be, as a manifest may be large.
+        let format = match &parsed {
+            Ok(manifest) => manifest.format,
+            Err(_) => serde_json::from_slice(bytes).map_or(MANIFEST_FORMAT, |head: Head| head.format),
+        };
+        if ![MANIFEST_FORMAT, IN_PLACE_FORMAT].contains(&format) {
             return Err(wrong(format!(
-                "it has format {}, this version of prep reads {MANIFEST_FORMAT} and {IN_PLACE_FORMAT}",
-                head.format
+                "it has format {format}, this version of prep reads {MANIFEST_FORMAT} and {IN_PLACE_FORMAT}"
             )));
         }
-        let manifest: Self =
-            serde_json::from_slice(bytes).map_err(|error| wrong(format!("not a manifest: {error}")))?;
+        let manifest = parsed.map_err(|error| wrong(format!("not a manifest: {error}")))?;
         manifest.validate().map_err(wrong)?;
         Ok(manifest)
     }
@@ -254,7 +256,7 @@ impl Manifest {
             check_hex(&format!("source `{}`: sha256", source.name), &source.sha256, 64)?;
         }
         let mut split_names = HashSet::new();
-        let mut paths = HashSet::new();
+        let mut paths: HashSet<&str> = HashSet::from([MANIFEST_FILE]);
         for split in &self.splits {
             let at = format!("split `{}`", split.name);
             if split.name.is_empty() || split.name.contains(['/', '\\', '\0']) {
@@ -265,43 +267,14 @@ impl Manifest {
             }
             let mut records = 0_u64;
             for shard in &split.shards {
-                let at = format!("{at}, shard `{}`", shard.path.escape_debug());
-                let checked = match self.in_place {
-                    true => check_outside_path(&shard.path),
-                    false => check_shard_path(&shard.path),
-                };
-                checked.map_err(|reason| format!("{at}: {reason}"))?;
-                if shard.path == MANIFEST_FILE || !paths.insert(&shard.path) {
-                    return Err(format!("{at}: the path is taken by another file"));
-                }
-                if let Some(index) = &shard.index {
-                    let at = format!("{at}, index `{}`", index.path.escape_debug());
-                    check_relative_path(&index.path).map_err(|reason| format!("{at}: {reason}"))?;
-                    if !self.in_place || index.path.contains('/') {
-                        return Err(format!(
-                            "{at}: only a version in place has such, in its own folder"
-                        ));
-                    }
-                    if index.path == MANIFEST_FILE || !paths.insert(&index.path) {
-                        return Err(format!("{at}: the path is taken by another file"));
-                    }
-                    check_hex(&format!("{at}: sha256"), &index.sha256, 64)?;
-                }
-                check_hex(&format!("{at}: sha256"), &shard.sha256, 64)?;
-                if SequenceHash::from_hex(&shard.sequence_hash, shard.records).is_none() {
-                    return Err(format!(
-                        "{at}: sequence_hash `{}` is not that of {} records",
-                        shard.sequence_hash, shard.records
-                    ));
-                }
-                for (name, key) in [("min_key", &shard.min_key), ("max_key", &shard.max_key)] {
-                    if let Some(key) = key {
-                        check_hex(&format!("{at}: {name}"), key, key.len())?;
-                    }
-                }
+                // Said only where it is needed: there may be many.
+                let at = || format!("{at}, shard `{}`", shard.path.escape_debug());
+                shard
+                    .check(self.in_place, &mut paths)
+                    .map_err(|reason| format!("{}: {reason}", at()))?;
                 records = records
                     .checked_add(shard.records)
-                    .ok_or_else(|| format!("{at}: too many records"))?;
+                    .ok_or_else(|| format!("{}: too many records", at()))?;
             }
             if records != split.records {
                 return Err(format!(
@@ -311,12 +284,8 @@ impl Manifest {
             }
         }
         for file in &self.files {
-            let at = format!("file `{}`", file.path.escape_debug());
-            check_relative_path(&file.path).map_err(|reason| format!("{at}: {reason}"))?;
-            if file.path == MANIFEST_FILE || !paths.insert(&file.path) {
-                return Err(format!("{at}: the path is taken by another file"));
-            }
-            check_hex(&format!("{at}: sha256"), &file.sha256, 64)?;
+            file.check(&mut paths)
+                .map_err(|reason| format!("file `{}`: {reason}", file.path.escape_debug()))?;
         }
         Ok(())
     }
@@ -333,7 +302,53 @@ fn check_hex(what: &str, text: &str, digits: usize) -> Result<(), String> {
     Err(format!("{what} `{text}` is not {digits} lowercase hex digits"))
 }
 
+impl FileManifest {
+    /// Checks one file; `paths` are those of the others.
+    fn check<'a>(&'a self, paths: &mut HashSet<&'a str>) -> Result<(), String> {
+        check_relative_path(&self.path)?;
+        take_path(&self.path, paths)?;
+        check_hex("sha256", &self.sha256, 64)
+    }
+}
+
+/// Checks that no other file has this path.
+fn take_path<'a>(path: &'a str, paths: &mut HashSet<&'a str>) -> Result<(), String> {
+    match paths.insert(path) {
+        true => Ok(()),
+        false => Err("the path is taken by another file".into()),
+    }
+}
+
 impl ShardManifest {
+    /// Checks one shard; `paths` are those of other files.
+    fn check<'a>(&'a self, in_place: bool, paths: &mut HashSet<&'a str>) -> Result<(), String> {
+        match in_place {
+            true => check_outside_path(&self.path),
+            false => check_shard_path(&self.path),
+        }?;
+        take_path(&self.path, paths)?;
+        if let Some(index) = &self.index {
+            let at = |reason: String| format!("index `{}`: {reason}", index.path.escape_debug());
+            index.check(paths).map_err(at)?;
+            if !in_place || index.path.contains('/') {
+                return Err(at("only a version in place has such, in its own folder".into()));
+            }
+        }
+        check_hex("sha256", &self.sha256, 64)?;
+        if SequenceHash::from_hex(&self.sequence_hash, self.records).is_none() {
+            return Err(format!(
+                "sequence_hash `{}` is not that of {} records",
+                self.sequence_hash, self.records
+            ));
+        }
+        for (name, key) in [("min_key", &self.min_key), ("max_key", &self.max_key)] {
+            if let Some(key) = key {
+                check_hex(name, key, key.len())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Where the file is, of a version that lies in `folder`.
     pub fn location(&self, folder: &Location) -> Location {
         shard_location(folder, &self.path)

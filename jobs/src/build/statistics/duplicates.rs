@@ -106,7 +106,8 @@ pub(super) fn count(
         across: BTreeMap::new(),
     };
     let all: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
-    let of_a_piece = (memory_bytes / size_of::<u128>() as u64).clamp(LEAST_PIECE, MOST_PIECE);
+    // Its vector has grown to twice that at most.
+    let of_a_piece = (memory_bytes / (2 * size_of::<u128>()) as u64).clamp(LEAST_PIECE, MOST_PIECE);
     let pieces = all.div_ceil(of_a_piece).max(1);
     let (mut piece, mut buffer) = (Vec::new(), Vec::new());
     for number in 1..=pieces {
