@@ -652,8 +652,12 @@ fn wrong_places_are_told_as_such() {
         (vec![file("text"), file("out")], "not a TFRecord file"),
         (vec![file("a.tfrecord"), file("file")], "is not a folder"),
         (
-            vec![file("a.tfrecord"), "s3://bucket/out".to_owned()],
-            "not a local folder",
+            vec![file("a.tfrecord"), "https://127.0.0.1/out".to_owned()],
+            "can only be read",
+        ),
+        (
+            vec![file("a.tfrecord"), "s3://bucket".to_owned()],
+            "folder of its own",
         ),
         (
             vec![file("a.tfrecord"), file("out"), "--name=a/b".to_owned()],
