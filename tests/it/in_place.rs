@@ -964,4 +964,19 @@ fn a_registration_that_was_killed_goes_on_from_the_files_that_it_has_read() {
     assert_eq!(shown["statistics"]["duplicates"]["within"]["train"], 100);
     assert!(!home.prep.catalog().join("data/.staging").exists());
     home.prep.run(["verify", "mine"]).expect(0);
+    // A kill between the folder's name and the entry: the same command takes the folder up.
+    for part in ["log/mine", "checkpoints"] {
+        let _ = fs::remove_dir_all(home.prep.catalog().join(part));
+    }
+    let again = home
+        .register("mine", &recipe, &["--in-place", "--json"])
+        .expect(0);
+    let outcome = again.json().pop().unwrap();
+    assert_eq!(
+        (&outcome["status"], &outcome["path"]),
+        (&json!("built"), &shown["path"])
+    );
+    assert_eq!(home.show("mine")["fingerprint"], shown["fingerprint"]);
+    let versions = fs::read_dir(home.prep.catalog().join("data/mine")).unwrap();
+    assert_eq!(versions.count(), 1);
 }
