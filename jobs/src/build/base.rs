@@ -578,23 +578,13 @@ mod tests {
             shard(1, "../0.9.0/train.y"),
             shard(2, "test.x"),
         ];
-        let described = |shard: &ShardSummary| ShardManifest {
-            path: shard.path.clone(),
-            records: shard.records,
-            bytes: shard.file_bytes,
-            sha256: shard.sha256.clone(),
-            sequence_hash: shard.sequence_hash.clone(),
-            min_key: shard.min_key.clone(),
-            max_key: shard.max_key.clone(),
-            index: None,
-        };
         let split = |name: &str, shards: &[ShardSummary]| SplitManifest {
             name: name.to_owned(),
             records: shards.len() as u64,
             bytes: shards.len() as u64,
             options: String::new(),
             skipped: 0,
-            shards: shards.iter().map(described).collect(),
+            shards: shards.iter().map(ShardSummary::described).collect(),
         };
         let source = |name: &str| SourceManifest {
             name: name.to_owned(),

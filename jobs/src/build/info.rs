@@ -6,12 +6,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use prep_catalog::fingerprint::{SequenceHash, dataset_fingerprint};
-use prep_catalog::manifest::{Manifest, ShardManifest, SourceManifest, SplitManifest};
+use prep_catalog::manifest::{Manifest, SourceManifest, SplitManifest};
 use prep_formats::dataset_info::{DatasetInfo, FILEPATH_TEMPLATE, SplitInfo};
 use prep_formats::features::{Feature, Features};
 use prep_formats::store::Location;
 
 use crate::build::Output;
+use crate::build::shard::ShardSummary;
 use crate::builder::{DatasetSpec, SourceIdentity, SourcePlace};
 use crate::fetch::{Checksum, Fetched};
 
@@ -113,19 +114,7 @@ fn manifest(
             bytes: shards.iter().map(|shard| shard.payload_bytes).sum(),
             options: spec.options.clone(),
             skipped: skipped.get(index).map_or(0, |groups| groups.iter().sum()),
-            shards: shards
-                .into_iter()
-                .map(|shard| ShardManifest {
-                    path: shard.path.clone(),
-                    records: shard.records,
-                    bytes: shard.file_bytes,
-                    sha256: shard.sha256.clone(),
-                    sequence_hash: shard.sequence_hash.clone(),
-                    min_key: shard.min_key.clone(),
-                    max_key: shard.max_key.clone(),
-                    index: None,
-                })
-                .collect(),
+            shards: shards.into_iter().map(ShardSummary::described).collect(),
         });
     }
     Ok(Manifest {

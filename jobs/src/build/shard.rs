@@ -19,6 +19,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use bytes::Bytes;
 use prep_catalog::fingerprint::{RECORD_KEY, SequenceHash};
+use prep_catalog::manifest::ShardManifest;
 use prep_dataflow::{BoxError, Record, Shard, ShardSink, ShardWriter, SplitTotals, trace};
 use prep_formats::array_record::{WriteOptions, Writer};
 use prep_formats::statistics::Statistics;
@@ -67,6 +68,22 @@ pub(crate) struct ShardSummary {
     pub(crate) sequence_hash: String,
     pub(crate) min_key: Option<String>,
     pub(crate) max_key: Option<String>,
+}
+
+impl ShardSummary {
+    /// As the manifest has it.
+    pub(crate) fn described(&self) -> ShardManifest {
+        ShardManifest {
+            path: self.path.clone(),
+            records: self.records,
+            bytes: self.file_bytes,
+            sha256: self.sha256.clone(),
+            sequence_hash: self.sequence_hash.clone(),
+            min_key: self.min_key.clone(),
+            max_key: self.max_key.clone(),
+            index: None,
+        }
+    }
 }
 
 /// The checksum that is compared when shards are read back: fast, unlike SHA-256.
