@@ -24,6 +24,7 @@ use prep_catalog::manifest::{IN_PLACE_FORMAT, Manifest, ShardManifest, SourceMan
 use prep_formats::features::Features;
 use prep_formats::statistics::Statistics;
 use prep_formats::store::Location;
+use sha2::{Digest, Sha256};
 
 use crate::build::publish::{Registered, Registry};
 use crate::build::staging::Staging;
@@ -290,14 +291,14 @@ impl Job<'_> {
         Checker::new(features, names).context("the features cannot be read as the records store them")?;
         let (journal, known) = Journal::<(String, Facts)>::open(&staging.root().join(JOURNAL_FILE))?;
         // Other features would have been checked.
-        let checked = features.canonical_json();
+        let checked = hex::encode(Sha256::digest(features.canonical_json()));
         let known: HashMap<String, Facts> = known
             .into_iter()
             .filter(|(features, _)| *features == checked)
             .map(|(_, facts)| (facts.name.clone(), facts))
             .collect();
-        let total: u64 = files.iter().map(|file| size_of(&file.location)).sum();
-        let meter = monitor.stage("read", Unit::Bytes, Some(total));
+        let total = files.iter().map(local_size).sum::<Option<u64>>();
+        let meter = monitor.stage("read", Unit::Bytes, total);
         let indices = index_names(&self.stays);
         let prototype = self.request.statistics.then(|| Statistics::new(features));
         let results: Vec<Mutex<Option<Result<Facts>>>> = files.iter().map(|_| Mutex::new(None)).collect();
@@ -443,12 +444,11 @@ fn index_names(stays: &Stays) -> Vec<String> {
         .collect()
 }
 
-/// For the progress only: what cannot be looked at shows when it is read.
-fn size_of(location: &Location) -> u64 {
-    prep_formats::store::size_of_file(location)
-        .ok()
-        .flatten()
-        .unwrap_or(0)
+/// The size of a file, for the progress; `None` where a store would have to be asked for each.
+fn local_size(file: &StayingFile) -> Option<u64> {
+    let path = file.location.as_path()?;
+    // What cannot be looked at shows when it is read.
+    Some(std::fs::metadata(path).map_or(0, |file| file.len()))
 }
 
 /// The first thing in which what is there differs from what was found now.
