@@ -40,7 +40,6 @@ pub(super) mod tensor {
 
     type Tensor = Option<(Place, DType, Vec<Option<u64>>)>;
 
-    #[expect(clippy::ref_option, reason = "serde's form")]
     pub(in super::super) fn serialize<S: Serializer>(
         tensor: &Tensor,
         serializer: S,
