@@ -443,15 +443,23 @@ mod tests {
 
     #[test]
     fn a_checkpoint_is_the_state() {
-        let state = fold(&[
+        let mut changes = vec![
             build("1.0.0", 1),
             build("2.0.0", 2),
+            build("3.0.0", 3),
             tag("best", "1.0.0"),
             remove("2.0.0"),
-        ]);
-        assert_eq!(state.garbage().count(), 1);
+            remove("3.0.0"),
+        ];
+        let taken = fold(&changes).garbage().next().unwrap().0.to_string();
+        changes.push(Change::Gc(GcRecord {
+            paths: vec![taken],
+            other: Map::new(),
+        }));
+        let state = fold(&changes);
+        assert_eq!((state.garbage().count(), state.collected().count()), (1, 1));
         let json = serde_json::to_string(&state.to_checkpoint()).unwrap();
         let checkpoint = serde_json::from_str(&json).unwrap();
-        assert_eq!(State::from_checkpoint(&checkpoint, 4).unwrap(), state);
+        assert_eq!(State::from_checkpoint(&checkpoint, 7).unwrap(), state);
     }
 }

@@ -825,6 +825,7 @@ fn a_log_that_cannot_be_listed_is_followed() {
             let bytes = writer.store.get(&path).unwrap().unwrap();
             let mut value: Value = serde_json::from_slice(&bytes).unwrap();
             value["commit_id"] = "another".into();
+            value["state"]["tags"] = serde_json::json!({"of-another-log": "1.0.0"});
             writer.store.put(&path, value.to_string().into_bytes()).unwrap();
             assert_eq!(reader.state(&parse("a")).unwrap(), wanted);
         }
