@@ -91,7 +91,8 @@ pub fn append(
     let store = open(catalog)?;
     let name = DatasetName::parse(name).map_err(hinted)?;
     let resolved = resolve(&store, &name, None)?;
-    let base = Base::read(&resolved, Taking::Beside)?;
+    let mut base = Base::read(&resolved, Taking::Beside)?;
+    base.has_new_rules = matches!(addition, Addition::Sources(_));
     if !base.has_kept() {
         return Err(Hinted::new(
             format!(

@@ -790,6 +790,69 @@ fn what_cannot_be_taken_over_is_refused_with_advice() {
 }
 
 #[test]
+fn a_file_is_known_by_its_content_and_not_by_its_name() {
+    let home = Home::new("jsonl", "");
+    home.put("data/a.jsonl", rows(0..9, "x"));
+    home.register();
+    // The same size.
+    home.put("y0/day.jsonl", rows(10..12, "y"))
+        .put("y1/day.jsonl", rows(20..22, "y"))
+        .put("y2/day.jsonl", rows(10..12, "y"));
+    let append = |folder: &str| {
+        let path = home.path(&format!("{folder}/day.jsonl"));
+        home.run(&["append", "mine", "--source", path.to_str().unwrap(), "--json"])
+    };
+    assert_eq!(append("y0").expect(0).json().pop().unwrap()["status"], "built");
+    let run = append("y1").expect(1);
+    for wanted in [
+        "y1/day.jsonl",
+        "`day.jsonl`",
+        "1.1.0",
+        "another content",
+        "below the recipe's folder",
+    ] {
+        assert!(run.stderr.contains(wanted), "{wanted}: {}", run.stderr);
+    }
+    assert_eq!(
+        append("y2").expect(0).json().pop().unwrap()["status"],
+        "up to date"
+    );
+    // As the advice has it.
+    let done = home.job(&["append", "mine", "--source", "y1/day.jsonl"]);
+    assert_eq!(
+        (done["version"].as_str(), number(&done, "records_written")),
+        (Some("1.2.0"), 2)
+    );
+}
+
+#[test]
+fn an_append_never_leaves_a_recipe_with_a_file_twice() {
+    let home = Home::of(
+        "format = 1\nname = \"mine\"\n[[sources]]\npath = \"r0/a.jsonl\"\n[reader]\nkind = \"jsonl\"\n"
+            .to_owned(),
+    );
+    home.put("r0/a.jsonl", rows(0..9, "x"))
+        .put("r0/b.jsonl", rows(9..12, "x"));
+    home.register();
+    home.job(&["append", "mine", "--source", "r0/b.jsonl"]);
+    home.put("r0/c.jsonl", rows(12..13, "x"));
+    let run = home.run(&["append", "mine", "--source", "r0/*.jsonl"]).expect(1);
+    for wanted in [
+        "r0/a.jsonl is there already",
+        "r0/c.jsonl is new",
+        "narrower",
+        "prep update",
+    ] {
+        assert!(run.stderr.contains(wanted), "{wanted}: {}", run.stderr);
+    }
+    home.remove("r0/c.jsonl");
+    let done = home.job(&["append", "mine", "--source", "r0/*.jsonl"]);
+    assert_eq!(done["status"], "up to date", "{done}");
+    // The recipe that was kept works.
+    home.run(&["update", "mine"]).expect(0);
+}
+
+#[test]
 fn damaged_records_are_counted_where_they_are() {
     let home = Home::new("jsonl", "");
     home.put("data/a.jsonl", format!("{}no json\n", rows(0..9, "x")))

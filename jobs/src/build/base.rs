@@ -13,23 +13,24 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
 use prep_catalog::Resolved;
-use prep_catalog::manifest::{FileManifest, Manifest, ShardManifest};
+use prep_catalog::manifest::{FileManifest, Manifest, ShardManifest, SourceManifest};
 use prep_formats::store::{self, Location};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::build::info::write_file;
+use crate::build::info::{self, write_file};
 use crate::build::shard::ShardSummary;
 use crate::build::statistics::STATISTICS_FILE;
 use crate::build::{OUTPUT_REVISION, OnError};
-use crate::builder::{DatasetSpec, Known, Making, SourcePlace};
+use crate::builder::{DatasetSpec, Known, Making, SourcePlace, SourceSpec};
 use crate::error::Hinted;
-use crate::fetch::{Checksum, hash_file};
+use crate::fetch::{self, Checksum, hash_file};
 use crate::monitor::Monitor;
 
 /// File name of the recipe in a version's folder.
@@ -88,6 +89,8 @@ pub(crate) struct Base {
     pub(crate) taking: Taking,
     /// Whether the recipe asks for this very version, but for its number and sources.
     pub(crate) is_same_recipe: bool,
+    /// Whether the sources that are looked at are of rules that come behind those of its recipe.
+    pub(crate) has_new_rules: bool,
     settings: String,
     /// By the name of the source.
     lines: HashMap<String, Line>,
@@ -131,6 +134,7 @@ impl Base {
             folder: resolved.folder.clone(),
             taking,
             is_same_recipe: false,
+            has_new_rules: false,
             settings,
             lines,
         })
@@ -163,6 +167,55 @@ impl Base {
             })
     }
 
+    /// Checks that what is found for an append can be behind what is there: local files of known names are those files, by their SHA-256, and new rules
+    /// bring either only new files or none. Reads the local files of known names.
+    ///
+    /// # Errors
+    /// A file of a known name has another content; a rule stands for known files and for new ones, so that the recipe would have the former twice.
+    pub(crate) fn check_addition(&self, sources: &[SourceSpec], monitor: &Arc<Monitor>) -> Result<()> {
+        let version = &self.manifest.version;
+        let there = self.manifest.sources.iter();
+        let there: HashMap<&str, &SourceManifest> =
+            there.map(|source| (source.name.as_str(), source)).collect();
+        let (known, new): (Vec<&SourceSpec>, Vec<&SourceSpec>) = sources
+            .iter()
+            .partition(|source| there.contains_key(source.name.as_str()));
+        for source in &known {
+            let (SourcePlace::Found(path, _), Some(there)) = (&source.place, there.get(source.name.as_str()))
+            else {
+                continue;
+            };
+            let sum = fetch::identify(source, path, monitor)?;
+            if info::source(&source.name, &sum) != **there {
+                return Err(Hinted::new(
+                    format!(
+                        "{} has another content than the source `{}` of version {version}: {} bytes of SHA-256 {}, and {} of {} there",
+                        path.display(),
+                        source.name,
+                        sum.bytes,
+                        hex::encode(sum.sha256),
+                        there.bytes,
+                        there.sha256
+                    ),
+                    "sources are only added here. A new file needs a name of its own: give a path below the recipe's folder, which is \
+                     the whole name then, or call the file otherwise. What has changed is taken in by `prep update RECIPE.toml`",
+                )
+                .into());
+            }
+        }
+        match (known.first(), new.first()) {
+            (Some(known), Some(new)) if self.has_new_rules => Err(Hinted::new(
+                format!(
+                    "the file {} is there already, in version {version}, and {} is new: the recipe would have the former twice",
+                    known.name, new.name
+                ),
+                "make the pattern narrower, so that only new files fit; or put it into the recipe, and `prep update RECIPE.toml`",
+            )
+            .into()),
+            _ => Ok(()),
+        }
+    }
+
     /// The line of a source, if it is still the same.
     fn line(&self, name: &str, sum: &Checksum) -> Option<&Line> {
         let line = self.lines.get(name)?;
@@ -171,7 +224,7 @@ impl Base {
 
     /// What is known of each source.
     pub(crate) fn known(&self, spec: &DatasetSpec, sums: &[Checksum]) -> Vec<Option<Known>> {
-        let known = |(source, sum): (&crate::builder::SourceSpec, &Checksum)| {
+        let known = |(source, sum): (&SourceSpec, &Checksum)| {
             Some(Known {
                 text: self.line(&source.name, sum)?.learned.to_string(),
                 is_there: source.place != SourcePlace::TakenOver,
@@ -187,7 +240,7 @@ impl Base {
         sums: &[Checksum],
     ) -> (Vec<&'a str>, Vec<&'a str>, Vec<&'a str>) {
         let (mut added, mut changed) = (Vec::new(), Vec::new());
-        let there: HashMap<&str, &prep_catalog::SourceManifest> = self
+        let there: HashMap<&str, &SourceManifest> = self
             .manifest
             .sources
             .iter()
@@ -541,10 +594,10 @@ mod tests {
     use super::*;
 
     use prep_catalog::fingerprint::SequenceHash;
-    use prep_catalog::manifest::{SourceManifest, SplitManifest};
+    use prep_catalog::manifest::SplitManifest;
     use prep_formats::features::Features;
 
-    use crate::builder::{MadeOf, SourceIdentity, SourceSpec};
+    use crate::builder::{MadeOf, SourceIdentity};
 
     fn shard(split: u32, path: &str) -> ShardSummary {
         ShardSummary {

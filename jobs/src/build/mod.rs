@@ -572,6 +572,7 @@ impl Build {
             request.builder = found;
         }
         if let Some(base) = request.base.as_ref().filter(|base| base.taking == Taking::Beside) {
+            base.check_addition(&request.builder.spec().sources, &request.monitor)?;
             let added = request.builder.added_to(&base.manifest.sources)?;
             request.builder = added.context("only recipes of rows can be appended to")?;
         }

@@ -1,6 +1,6 @@
 //! What a recipe of rows makes: from files to rows, from rows to the values of features, their split and their key.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,13 +12,11 @@ use prep_formats::value::{DType, Value};
 
 use crate::build::{FRACTION_SALT, fraction_of};
 use crate::builder::{
-    DatasetSpec, Decoded, Input, Known, MadeOf, Making, Output, Raw, Source, SourcePlace, SourceSpec,
-    Standing,
+    DatasetSpec, Decoded, Input, Known, MadeOf, Making, Output, Raw, Source, SourceSpec, Standing,
 };
 use crate::convert::filter::{self, Expression};
 use crate::error::Hinted;
 use crate::fetch::Checksum;
-use crate::fetch::local::size_of;
 use crate::readers::rows::cell::Cell;
 use crate::readers::rows::convert::{self, Misfit};
 use crate::readers::rows::file::{each_row_file, folder_of, is_packed};
@@ -458,31 +456,16 @@ impl Table {
         dataset: &DatasetSpec,
         earlier: &[SourceManifest],
     ) -> Result<(Self, Vec<SourceSpec>)> {
-        let known = earlier.iter().map(|source| (source.name.as_str(), source));
-        let known: HashMap<&str, &SourceManifest> = known.collect();
+        let known: HashSet<&str> = earlier.iter().map(|source| source.name.as_str()).collect();
         let mut sources = Vec::with_capacity(earlier.len());
         for source in earlier {
             sources.push(SourceSpec::taken_over(source)?);
         }
         let mut rules = vec![TAKEN_OVER; sources.len()];
         for (source, rule) in dataset.sources.iter().zip(self.rules.iter()) {
-            let Some(earlier) = known.get(source.name.as_str()) else {
+            if !known.contains(source.name.as_str()) {
                 sources.push(source.clone());
                 rules.push(*rule);
-                continue;
-            };
-            if let SourcePlace::Found(path, files) = &source.place
-                && let bytes = size_of(path, files.as_deref())?
-                && bytes != earlier.bytes
-            {
-                return Err(Hinted::new(
-                    format!(
-                        "{} has {bytes} bytes, and had {} before",
-                        source.name, earlier.bytes
-                    ),
-                    "sources are only added here; `prep update RECIPE.toml` also takes in what has changed",
-                )
-                .into());
             }
         }
         let mut table = Self::new(&self.spec, dataset, &self.files);
