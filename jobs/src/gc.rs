@@ -155,6 +155,16 @@ pub fn plan(catalog: &Catalog, options: &GcOptions, monitor: &Monitor) -> Result
         for path in used {
             needed.insert(catalog.folder(path).map_err(hinted)?.to_string());
         }
+        // What is in place may be files of another version.
+        for (_, version) in state.versions().filter(|(_, version)| version.kind == "register") {
+            let folder = catalog.folder(&version.record.path).map_err(hinted)?;
+            let manifest = Manifest::read(&folder).map_err(hinted)?;
+            for shard in manifest.splits.iter().flat_map(|split| &split.shards) {
+                if let Some(holder) = shard.location(&folder).parent() {
+                    needed.insert(holder.to_string());
+                }
+            }
+        }
         let paths = state.versions().map(|(_, version)| version.record.path.as_str());
         for path in paths.chain(state.garbage().map(|(path, _)| path)) {
             let folder = catalog.folder(path).map_err(hinted)?;

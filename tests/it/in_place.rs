@@ -980,3 +980,29 @@ fn a_registration_that_was_killed_goes_on_from_the_files_that_it_has_read() {
     let versions = fs::read_dir(home.prep.catalog().join("data/mine")).unwrap();
     assert_eq!(versions.count(), 1);
 }
+
+#[test]
+fn gc_leaves_a_version_whose_files_another_dataset_has_in_place() {
+    let home = Home::new();
+    home.put(
+        "raw/a.tfrecord",
+        tfrecord_of(&examples(0..20), Compression::Plain),
+    );
+    home.register("mine", TFRECORDS, &[]).expect(0);
+    let folder = PathBuf::from(home.show("mine")["path"].as_str().unwrap());
+    let look = format!(
+        "[[sources]]\npath = \"{}/*.array_record*\"\n[reader]\nkind = \"array_record\"\n",
+        folder.display()
+    );
+    home.in_place("look", &look);
+    let rows = home.rows("look", "train");
+    home.prep.run(["rm", "mine:1.0.0"]).expect(0);
+    let gc = ["gc", "--older-than", "0s", "--delete", "--json"];
+    home.prep.run(gc).expect(0);
+    assert_eq!(home.rows("look", "train"), rows);
+    assert_eq!(rows.lines().count(), 20);
+    // Once nobody has them any more, they go.
+    home.prep.run(["rm", "look"]).expect(0);
+    home.prep.run(gc).expect(0);
+    assert!(!folder.exists());
+}

@@ -62,14 +62,23 @@ pub fn object_store(location: &Location) -> Result<(Arc<dyn ObjectStore>, Object
 fn remote(text: &str) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
     let invalid = |reason: String| Error::Invalid(format!("`{text}` cannot be used as a store: {reason}"));
     let url = Url::parse(text).map_err(|error| invalid(error.to_string()))?;
+    let unsupported = |reason: &str| Error::Unsupported {
+        at: Position {
+            path: text.to_string(),
+            ..Position::default()
+        },
+        reason: reason.into(),
+    };
     if url.query().is_some() {
-        return Err(Error::Unsupported {
-            at: Position {
-                path: text.to_string(),
-                ..Position::default()
-            },
-            reason: "a store's URL has no query (`?...`); download the file, or give it without".into(),
-        });
+        return Err(unsupported(
+            "a store's URL has no query (`?...`); download the file, or give it without; in the name of an object write `%3F`",
+        ));
+    }
+    // What is behind it would be left out, and another object meant.
+    if url.fragment().is_some() {
+        return Err(unsupported(
+            "a store's URL has no fragment (`#...`); in the name of an object write `%23`",
+        ));
     }
     let path = ObjectPath::from_url_path(url.path()).map_err(|error| invalid(error.to_string()))?;
     if url.scheme() == "memory" {

@@ -56,7 +56,8 @@ pub(crate) struct Export {
     /// Memory budget, as in 512M or 4GiB; default: a quarter of what the machine or its cgroup allows.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// Replaces what an earlier export or conversion made in the output's place; nothing else is ever replaced.
+    /// Replaces, as a whole and with whatever was put into it since, the folder that an earlier export made; one that prep has not made is never
+    /// replaced.
     #[arg(long)]
     overwrite: bool,
     /// Shows what would be done, and does nothing.

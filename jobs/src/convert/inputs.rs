@@ -429,9 +429,10 @@ fn list_store(url: &str) -> Result<Vec<InputFile>> {
     if paths.is_empty() {
         bail!("no object matches `{url}`");
     }
+    let root = Location::parse(root)?;
     paths
         .iter()
-        .map(|path| remote(&format!("{root}/{path}")))
+        .map(|path| remote(&root.join(path).to_string()))
         .collect()
 }
 

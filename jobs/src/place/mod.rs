@@ -87,7 +87,12 @@ impl Place {
         if text.is_empty() {
             bail!("the output is an empty text; give a folder");
         }
-        let location = Location::parse(&text).unwrap_or_else(|_| Location::from_path(output));
+        let location = match Location::parse(&text) {
+            Ok(location) => location,
+            // Of an unknown scheme, unless there is such a folder.
+            Err(error) if !output.exists() => return Err(error.into()),
+            Err(_) => Location::from_path(output),
+        };
         let Some(path) = location.as_path() else {
             return Self::remote(&text, inside, maker);
         };

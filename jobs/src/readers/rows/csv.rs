@@ -14,6 +14,9 @@ use crate::readers::rows::file::RowFile;
 use crate::readers::rows::{RawRow, RowReader, Rows};
 use crate::recipe::rows::RowOptions;
 
+/// A row that is put behind a file's last: a quote that is not closed takes it in. No delimiter or quote is in it, as those are ASCII, and no text.
+const END: &[u8] = b"\n\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\n";
+
 /// Reads tables of texts.
 #[derive(Debug)]
 pub(crate) struct Csv {
@@ -113,7 +116,7 @@ impl RowReader for Csv {
             .quoting(self.options.quote.is_some())
             .quote(self.options.quote.unwrap_or(b'"'))
             .buffer_capacity(256 << 10)
-            .from_reader(start.chain(stream));
+            .from_reader(start.chain(stream).chain(END));
         let mut record = ByteRecord::new();
         let wrong = |error: csv::Error| {
             let cause = match error.into_kind() {
@@ -123,10 +126,23 @@ impl RowReader for Csv {
             cause.context(format!("could not read {shown}"))
         };
         let mut names = self.options.columns.clone();
+        let is_end = |record: &ByteRecord| record.as_slice() == END.trim_ascii();
+        let unclosed = |record: &ByteRecord| {
+            let line = record.position().map_or(0, csv::Position::line);
+            Hinted::new(
+                format!(
+                    "{shown}, line {line}: a quote opens in this row, and none closes it up to the end of the file"
+                ),
+                "mend the row; if quotes mean nothing in this file, set `quote = \"\"` under `[reader]`",
+            )
+        };
         if self.options.has_header {
-            if !reader.read_byte_record(&mut record).map_err(wrong)? {
+            if !reader.read_byte_record(&mut record).map_err(wrong)? || is_end(&record) {
                 // A file of nothing has no rows.
                 return Ok(());
+            }
+            if record.as_slice().ends_with(END) {
+                return Err(unclosed(&record).into());
             }
             if names.is_empty() {
                 names = self.header(&shown, &record)?;
@@ -140,7 +156,10 @@ impl RowReader for Csv {
         }
         let width = names.len();
         let tag = self.number_of(names);
-        while reader.read_byte_record(&mut record).map_err(wrong)? {
+        while reader.read_byte_record(&mut record).map_err(wrong)? && !is_end(&record) {
+            if record.as_slice().ends_with(END) {
+                return Err(unclosed(&record).into());
+            }
             let position = record.position();
             let line = position.map_or(0, csv::Position::line);
             let row = line.saturating_sub(1);

@@ -625,7 +625,11 @@ pub(crate) fn walk(root: &Path, inside: &str, visit: &mut dyn FnMut(&str) -> Res
             continue;
         }
         let kind = entry.file_type().with_context(shown)?;
-        let is_file = kind.is_file() || !kind.is_dir() && entry.path().is_file();
+        // A link that leads nowhere is told when the file is opened.
+        let is_file = match kind.is_symlink() {
+            true => std::fs::metadata(entry.path()).map_or(true, |target| target.is_file()),
+            false => kind.is_file(),
+        };
         if kind.is_dir() || is_file {
             entries.push((name.to_owned().into_boxed_str(), is_file));
         }

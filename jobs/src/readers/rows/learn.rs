@@ -55,6 +55,8 @@ pub(super) struct Learnt {
     pub(super) sources: Vec<String>,
     /// In how many pieces each source is read.
     pub(super) pieces: Vec<u64>,
+    /// The first damaged row, and what is wrong with it.
+    pub(super) fault: Option<(Place, String)>,
 }
 
 /// What was learnt of a source, as it is written down for later versions.
@@ -71,6 +73,24 @@ struct Open {
     source: u32,
     pieces: AtomicU64,
     survey: Mutex<Survey>,
+    fault: Mutex<Option<(Place, String)>>,
+}
+
+impl Open {
+    fn note_fault(&self, place: &Place, reason: &str) {
+        note_first(&mut lock(&self.fault), place, || reason.to_owned());
+    }
+}
+
+/// Keeps the first of the faults that it is told.
+fn note_first(known: &mut Option<(Place, String)>, place: &Place, reason: impl FnOnce() -> String) {
+    let order = |place: &Place| (place.source, place.file, place.row);
+    if known
+        .as_ref()
+        .is_none_or(|(known, _)| order(place) < order(known))
+    {
+        *known = Some((place.clone(), reason()));
+    }
 }
 
 struct Batch {
@@ -115,6 +135,7 @@ pub(super) fn learn(
             survey: Survey::new(lesson.classes),
             sources: vec![String::new(); sources.len()],
             pieces: vec![1; sources.len()],
+            fault: None,
         }),
     };
     let (sender, batches) = sync_channel::<Batch>(2 * workers.max(1));
@@ -193,6 +214,7 @@ impl Class<'_> {
             source: source.index(),
             pieces: AtomicU64::new(1),
             survey: Mutex::new(Survey::new(lesson.classes)),
+            fault: Mutex::default(),
         });
         let is_alone = source.files().is_none();
         each_row_file(source, lesson.members, reader, true, &mut |file| {
@@ -223,6 +245,7 @@ impl Class<'_> {
             return Ok(());
         };
         let survey = open.survey.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let fault = open.fault.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (index, pieces) = (open.source as usize, open.pieces.into_inner());
         let text = serde_json::to_string(&OfSource {
             lesson: self.id.clone(),
@@ -233,6 +256,9 @@ impl Class<'_> {
         learnt.survey.merge(survey);
         learnt.sources[index] = text;
         learnt.pieces[index] = pieces;
+        if let Some((place, reason)) = fault {
+            note_first(&mut learnt.fault, &place, || reason);
+        }
         Ok(())
     }
 
@@ -255,8 +281,9 @@ impl Class<'_> {
             let mut survey = Survey::new(self.lesson.classes);
             for (row, data, tag) in rows {
                 place.row = row;
-                if let Ok(cells) = self.lesson.reader.cells(&data, tag) {
-                    survey.add(&cells, &place);
+                match self.lesson.reader.cells(&data, tag) {
+                    Ok(cells) => survey.add(&cells, &place),
+                    Err(error) => open.note_fault(&place, &format!("{error:#}")),
                 }
             }
             lock(&open.survey).merge(survey);
@@ -342,7 +369,14 @@ impl Rows for Batches<'_> {
         })
     }
 
-    fn fault(&mut self, _row: u64, _reason: &str) -> Result<()> {
+    fn fault(&mut self, row: u64, reason: &str) -> Result<()> {
+        self.open.note_fault(
+            &Place {
+                row,
+                ..self.place.clone()
+            },
+            reason,
+        );
         Ok(())
     }
 }

@@ -184,6 +184,18 @@ impl Table {
             settings: &format!("{} {:?} {:?}", self.spec.kind, self.spec.options, self.wanted()),
         };
         let learnt = learn(&lesson, sources, known, workers)?;
+        if let Some((place, reason)) = &learnt.fault
+            && learnt.survey.rows == 0
+            && learnt.survey.columns.is_empty()
+            && wants_rows
+        {
+            // Nothing to learn from but what is damaged.
+            return Err(Hinted::new(
+                format!("{}: {reason}", place.shown()),
+                "no row could be read, so the columns do not show: is this the right reader?",
+            )
+            .into());
+        }
         learnt.survey.check()?;
         let own = self.reader.features(&learnt.survey)?;
         let mut features = Vec::new();

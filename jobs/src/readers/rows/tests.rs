@@ -879,3 +879,49 @@ fn objects_of_a_store_are_read_as_files_of_a_folder_are() {
         assert_eq!(again.status, Status::UpToDate, "{there}");
     }
 }
+
+#[test]
+fn a_quote_that_is_not_closed_takes_in_no_rows_silently() {
+    let recipe = "[[sources]]\npath = \"data/*.csv\"\n[reader]\nkind = \"csv\"\n";
+    for (text, line) in [
+        ("a,b\n1,\"2\n3,4\n5,6\n", 2),
+        ("a,b\n1,2\n3,\"4", 3),
+        ("a,\"b\n1,2\n", 1),
+    ] {
+        let home = Home::new();
+        home.put("data/x.csv", text);
+        let (said, hint) = home.fault(recipe);
+        assert!(
+            said.contains(&format!("data/x.csv, line {line}: a quote opens")),
+            "{said}"
+        );
+        assert!(hint.contains("quote = \"\""), "{hint}");
+    }
+    // Quotes that are closed, and quotes that mean nothing.
+    let home = Home::new();
+    home.put("data/x.csv", "a,b\n1,\"2\n3,\"\"4\"\n5,6\n\n");
+    home.build(recipe).unwrap();
+    assert_eq!(home.rows("train"), ["a=1 b=2\n3,\"4", "a=5 b=6"]);
+    let home = Home::new();
+    home.put("data/x.csv", "a,b\n1,\"2\n3,4");
+    home.build(&format!("{recipe}quote = \"\"\n")).unwrap();
+    assert_eq!(home.rows("train"), ["a=1 b=\"2", "a=3 b=4"]);
+}
+
+#[test]
+fn where_no_row_can_be_read_the_first_damage_is_told() {
+    let home = Home::new();
+    home.put("data/a.jsonl", "{\"id\": 1} x\n[2]\n");
+    let (said, hint) = home.fault(JSONL);
+    assert!(said.contains("data/a.jsonl, line 1: "), "{said}");
+    assert!(hint.contains("no row could be read"), "{hint}");
+}
+
+#[test]
+fn links_that_lead_nowhere_are_not_passed_over() {
+    let home = Home::new();
+    home.put("data/a.jsonl", "{\"id\": 1}\n");
+    std::os::unix::fs::symlink("nowhere", home.path("data/b.jsonl")).unwrap();
+    let (said, _) = home.fault(JSONL);
+    assert!(said.contains("data/b.jsonl"), "{said}");
+}
