@@ -123,6 +123,29 @@ impl GoldenSplit {
     }
 }
 
+/// A PNG picture of one pixel, of a colour of its own: the only one of its palette.
+pub fn png(color: u8) -> Vec<u8> {
+    let mut bytes = b"\x89PNG\r\n\x1a\n".to_vec();
+    let mut chunk = |kind: &[u8], data: &[u8]| {
+        let mut crc = flate2::Crc::new();
+        crc.update(kind);
+        crc.update(data);
+        bytes.extend_from_slice(&(data.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(kind);
+        bytes.extend_from_slice(data);
+        bytes.extend_from_slice(&crc.sum().to_be_bytes());
+    };
+    chunk(b"IHDR", &[0, 0, 0, 1, 0, 0, 0, 1, 8, 0, 0, 0, 0]);
+    // A stored block of zlib: the filter's byte, and the pixel.
+    let (a, b) = (1 + u16::from(color), 2 + u16::from(color));
+    let mut data = vec![0x78, 0x01, 0x01, 2, 0, 0xfd, 0xff, 0, color];
+    data.extend_from_slice(&b.to_be_bytes());
+    data.extend_from_slice(&a.to_be_bytes());
+    chunk(b"IDAT", &data);
+    chunk(b"IEND", b"");
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,27 +187,4 @@ mod tests {
         assert_eq!(names("cifar100", "coarse_label"), Some(20));
         assert_eq!(names("mnist", "label"), None);
     }
-}
-
-/// A PNG picture of one pixel, of a colour of its own: the only one of its palette.
-pub fn png(color: u8) -> Vec<u8> {
-    let mut bytes = b"\x89PNG\r\n\x1a\n".to_vec();
-    let mut chunk = |kind: &[u8], data: &[u8]| {
-        let mut crc = flate2::Crc::new();
-        crc.update(kind);
-        crc.update(data);
-        bytes.extend_from_slice(&(data.len() as u32).to_be_bytes());
-        bytes.extend_from_slice(kind);
-        bytes.extend_from_slice(data);
-        bytes.extend_from_slice(&crc.sum().to_be_bytes());
-    };
-    chunk(b"IHDR", &[0, 0, 0, 1, 0, 0, 0, 1, 8, 0, 0, 0, 0]);
-    // A stored block of zlib: the filter's byte, and the pixel.
-    let (a, b) = (1 + u16::from(color), 2 + u16::from(color));
-    let mut data = vec![0x78, 0x01, 0x01, 2, 0, 0xfd, 0xff, 0, color];
-    data.extend_from_slice(&b.to_be_bytes());
-    data.extend_from_slice(&a.to_be_bytes());
-    chunk(b"IDAT", &data);
-    chunk(b"IEND", b"");
-    bytes
 }
