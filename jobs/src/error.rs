@@ -38,6 +38,11 @@ impl Usage {
 #[error("another process has made that version meanwhile")]
 pub(crate) struct Overtaken;
 
+/// The folder of the version that was to be made is there, and no entry of the log: another job has left it, which was killed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the folder of version {0} is there already, and the catalog has no such version")]
+pub(crate) struct Occupied(pub(crate) String);
+
 /// The job was asked to stop, and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("stopped before the end, as asked")]

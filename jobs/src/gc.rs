@@ -3,13 +3,14 @@
 //! | what | known from | deleted |
 //! | --- | --- | --- |
 //! | the folder of a version that was removed, or replaced by one in another folder | the log | its shards and what describes them; the folder, if nothing else is in it |
+//! | the folder of a version of which the log has no entry, as a job was killed between the two | it lies in the catalog's own data folder, and its manifest is of that version | as above |
 //! | staging of a job that does not run | `.staging` of the data folders, and that nobody holds its lock | all of it |
 //! | files put into a store by a build that was killed | its claim there | the claim, and those files |
 //! | objects by which a store was tried, temporary files of killed commits | their names | they |
 //!
 //! Only what has been so for a while, seven days unless said otherwise, is taken: a reader that has opened a version before it was removed reads on for that
 //! long. A folder is taken out of use by an entry of the log before it is deleted (see [`prep_catalog::catalog`]), and, where it is local, under the
-//! lock that builds of that version take. What is merely not known to the log is not garbage: it may be another catalog's. A data folder that several
+//! lock that builds of that version take. What is merely not known to the log is not garbage outside the catalog's own folder: it may be another catalog's. A data folder that several
 //! catalogs use must not be cleaned by one that removed a version which another one has too.
 //!
 //! Takes one listing for each folder, and memory for the names in one.
@@ -20,7 +21,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use prep_catalog::manifest::{MANIFEST_FILE, Manifest, ShardManifest};
-use prep_catalog::{Catalog, DatasetName};
+use prep_catalog::name::Version;
+use prep_catalog::{Catalog, DatasetName, State};
 use prep_formats::store::{self, ListedFile, Location};
 
 use crate::build::publish::hinted;
@@ -104,6 +106,8 @@ pub struct Item {
 pub enum Kind {
     /// The folder of a version.
     Version,
+    /// The folder of a version of which the log has no entry.
+    Orphan,
     /// A local staging folder.
     Staging,
     /// Files in a store that no version was made of.
@@ -113,10 +117,11 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// `version`, `staging`, `upload` or `temporary`.
+    /// `version`, `orphan`, `staging`, `upload` or `temporary`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Version => "version",
+            Self::Orphan => "orphan",
             Self::Staging => "staging",
             Self::Upload => "upload",
             Self::Temporary => "temporary",
@@ -203,6 +208,8 @@ pub fn plan(catalog: &Catalog, options: &GcOptions, monitor: &Monitor) -> Result
             item.dataset = Some((dataset.clone(), path.to_owned()));
             items.push(spare(item, options.spared));
         }
+        let found = orphans(catalog, dataset, state, &needed, now)?;
+        items.extend(found.into_iter().map(|item| spare(item, options.spared)));
     }
     if options.dataset.is_none() {
         if let Ok(home) = prep_catalog::home_folder() {
@@ -249,6 +256,7 @@ pub fn delete(
         }
         let outcome = match item.kind {
             Kind::Version => delete_version(catalog, item, monitor)?,
+            Kind::Orphan => delete_orphan(catalog, item, options.spared, monitor)?,
             Kind::Staging => delete_staging(item, options.spared, monitor)?,
             Kind::Upload => delete_upload(item, options.spared)?,
             Kind::Temporary => {
@@ -411,6 +419,119 @@ fn delete_version(catalog: &Catalog, item: &Item, monitor: &Monitor) -> Result<R
     if let Some(staging) = staging
         && staging.holds_nothing()
     {
+        staging.remove()?;
+    }
+    result
+}
+
+/// Folders of versions that the log does not know, in the catalog's own data folder: their jobs were killed between folder and entry. One that cannot be read is
+/// none.
+fn orphans(
+    catalog: &Catalog,
+    dataset: &DatasetName,
+    state: &State,
+    needed: &BTreeSet<String>,
+    now: SystemTime,
+) -> Result<Vec<Item>> {
+    let Some(data_dir) = catalog.data_dir().as_path() else {
+        // In a store the claim tells.
+        return Ok(Vec::new());
+    };
+    let place = dataset.place();
+    let Ok(entries) = std::fs::read_dir(data_dir.join(&place)) else {
+        return Ok(Vec::new());
+    };
+    let mut items = Vec::new();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let version = name.to_str().filter(|name| is_unknown(state, name));
+        let (Some(version), Ok(true)) = (version, entry.file_type().map(|kind| kind.is_dir())) else {
+            continue;
+        };
+        let location = Location::from_path(entry.path());
+        let stored = catalog.stored_path(&location).map_err(hinted)?;
+        // What the log has taken out of use, or what it needs under another name.
+        let is_known = state.garbage().any(|(path, _)| path == stored) || state.was_collected(&stored);
+        if is_known || is_used(&entry.path(), needed) {
+            continue;
+        }
+        let is_its = |manifest: &Manifest| {
+            (
+                manifest.name.as_str(),
+                manifest.config.as_ref(),
+                manifest.version.as_str(),
+            ) == (dataset.name.as_str(), dataset.config.as_ref(), version)
+        };
+        if !Manifest::read(&location).is_ok_and(|manifest| is_its(&manifest)) {
+            continue;
+        }
+        let (.., newest) = tree(&entry.path());
+        let age = now.duration_since(newest).unwrap_or_default();
+        let reason = format!("a job was killed before it told the log of version {version} of {place}");
+        let mut item = version_item(&location, age, reason, needed)?;
+        let lock = data_dir
+            .join(STAGING_FOLDER)
+            .join(&place)
+            .join(version)
+            .join("lock");
+        if is_locked(&lock) {
+            item.kept = Some("a build of this version runs".to_owned());
+        }
+        item.kind = Kind::Orphan;
+        item.dataset = Some((dataset.clone(), stored));
+        items.push(item);
+    }
+    items.sort_by_key(|item| item.location.to_string());
+    Ok(items)
+}
+
+/// Whether this is the name of a version, and of none that the log has.
+fn is_unknown(state: &State, name: &str) -> bool {
+    Version::parse(name).is_ok_and(|version| version.to_string() == name) && state.version(name).is_none()
+}
+
+/// Whether a local folder is one of these, whatever links lead there, or holds one of them.
+fn is_used(folder: &Path, needed: &BTreeSet<String>) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let folder = real(folder);
+    let local = needed
+        .iter()
+        .filter_map(|path| Location::parse(path).ok()?.as_path());
+    local.into_iter().any(|path| real(&path).starts_with(&folder))
+}
+
+fn delete_orphan(
+    catalog: &Catalog,
+    item: &Item,
+    spared: Duration,
+    monitor: &Monitor,
+) -> Result<Result<Deleted, String>> {
+    let found = item.dataset.as_ref().and_then(|(dataset, _)| {
+        let (data_dir, relative) = data_dir_of(&item.location, dataset)?;
+        Some((dataset, data_dir.as_path()?, relative, item.location.as_path()?))
+    });
+    let Some((dataset, data_dir, relative, folder)) = found else {
+        return Ok(Err("it belongs to no dataset".to_owned()));
+    };
+    // Held until the files are gone: the job that may find its folder, and make the entry, waits.
+    let Some(staging) = Staging::try_enter(&data_dir, Path::new(&relative), monitor)? else {
+        return Ok(Err("a build of this version runs".to_owned()));
+    };
+    let state = catalog.state(dataset).map_err(hinted)?;
+    let version = folder
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    let (.., newest) = tree(&folder);
+    let age = SystemTime::now().duration_since(newest).unwrap_or_default();
+    let result = if !is_unknown(&state, version) {
+        Ok(Err("a version of the catalog needs it now".to_owned()))
+    } else if age < spared {
+        Ok(Err("a build has worked on it meanwhile".to_owned()))
+    } else {
+        delete_files(&item.location).map(Ok)
+    };
+    if staging.holds_nothing() {
         staging.remove()?;
     }
     result

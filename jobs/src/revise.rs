@@ -32,11 +32,16 @@ use crate::recipe::edit::{self, Added};
 use crate::recipe::{self, ReaderSpec, Recipe};
 
 /// The request that makes the next version of a dataset from what its sources are now. `target` is a recipe's path, or a name in the catalog: then it is the
-/// recipe that the version has kept, with paths from the current folder.
+/// recipe that the version has kept, with paths from the current folder. The version is greater than all that are there, and than those in `passed`.
 ///
 /// # Errors
 /// There is no such dataset, or its files are not such that anything can be taken over; the recipe cannot be used.
-pub fn update(catalog: Option<&str>, target: &str, version: Option<&str>) -> Result<BuildRequest> {
+pub fn update(
+    catalog: Option<&str>,
+    target: &str,
+    version: Option<&str>,
+    passed: &[Version],
+) -> Result<BuildRequest> {
     let store = open(catalog)?;
     let given = is_recipe(target).then(|| recipe::find(target)).transpose()?;
     let name = match &given {
@@ -56,11 +61,11 @@ pub fn update(catalog: Option<&str>, target: &str, version: Option<&str>) -> Res
     let state = store.state(&name).map_err(hinted)?;
     let number = match version {
         Some(version) => checked(version)?,
-        None => next(&state, &recipe, |version| version.next_patch())?,
+        None => next(&state, passed, &recipe, |version| version.next_patch())?,
     };
     let mut base = Base::read(&resolved, Taking::In)?;
     base.is_same_recipe = version.is_none()
-        && is_taken(&state, &recipe.spec.version)
+        && !is_new(&state, &[], &recipe.spec.version)
         && recipe_sha256(
             &place.builder(&text, &resolved, &resolved.version)?,
             base.has_statistics(),
@@ -87,6 +92,7 @@ pub fn append(
     name: &str,
     addition: &Addition,
     version: Option<&str>,
+    passed: &[Version],
 ) -> Result<BuildRequest> {
     let store = open(catalog)?;
     let name = DatasetName::parse(name).map_err(hinted)?;
@@ -129,7 +135,7 @@ pub fn append(
     let state = store.state(&name).map_err(hinted)?;
     let number = match version {
         Some(version) => checked(version)?,
-        None => next(&state, &recipe, |version| version.next_minor())?,
+        None => next(&state, passed, &recipe, |version| version.next_minor())?,
     };
     if number == resolved.version {
         return Err(Usage(format!("`--version {number}` is the version that is appended to")).into());
@@ -284,23 +290,37 @@ fn checked(version: &str) -> Result<String> {
     }
 }
 
-/// Whether there is a version of this number, or was one whose files may still be there.
-fn is_taken(state: &State, version: &str) -> bool {
-    state.version(version).is_some() || state.garbage().any(|(_, garbage)| garbage.version == version)
+/// Whether a version is greater than all that are there, and than those to be passed over; and never was one whose files may still be there.
+fn is_new(state: &State, passed: &[Version], version: &str) -> bool {
+    let Ok(number) = Version::parse(version) else {
+        return false;
+    };
+    let mut all = state.versions().map(|(version, _)| version).chain(passed);
+    all.all(|there| *there < number) && !state.garbage().any(|(_, garbage)| garbage.version == version)
 }
 
 /// The recipe's version if it is a new one, else the one behind the greatest.
-fn next(state: &State, recipe: &Recipe, behind: impl Fn(Version) -> Option<Version>) -> Result<String> {
-    if !is_taken(state, &recipe.spec.version) {
+fn next(
+    state: &State,
+    passed: &[Version],
+    recipe: &Recipe,
+    behind: impl Fn(Version) -> Option<Version>,
+) -> Result<String> {
+    if is_new(state, passed, &recipe.spec.version) {
         return Ok(recipe.spec.version.clone());
     }
-    let mut version = state.versions().map(|(version, _)| *version).next_back();
+    let mut version = state
+        .versions()
+        .map(|(version, _)| version)
+        .chain(passed)
+        .max()
+        .copied();
     loop {
         version = version.and_then(&behind);
-        match version {
+        match version.map(|version| version.to_string()) {
             None => bail!("there is no version behind the greatest one: give one with `--version`"),
-            Some(version) if is_taken(state, &version.to_string()) => {}
-            Some(version) => return Ok(version.to_string()),
+            Some(version) if is_new(state, passed, &version) => return Ok(version),
+            Some(_) => {}
         }
     }
 }

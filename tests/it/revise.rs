@@ -977,6 +977,152 @@ fn a_killed_update_goes_on_and_ends_as_a_full_build() {
 }
 
 #[test]
+fn what_a_killed_append_has_left_blocks_no_other() {
+    let home = Home::new("jsonl", "");
+    home.put("data/a.jsonl", rows(0..9, "x"));
+    home.register();
+    for name in ["b", "c", "d"] {
+        home.put(&format!("{name}.jsonl"), rows(20..22, name));
+    }
+    let sign = home.path("sign");
+    let kill = |arguments: &[&str]| {
+        let mut child = home
+            .prep
+            .command(arguments)
+            .current_dir(home.folder.path())
+            .env("PREP_TEST_FAULT", format!("hold@commit:1:{}", sign.display()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for(
+            || sign.exists() || child.try_wait().unwrap().is_some(),
+            || "there is no commit".to_owned(),
+        );
+        // While it runs, its folder is its own.
+        let found = home.json(&["gc", "--older-than", "0s"]);
+        let is_its =
+            |item: &&Value| item["kind"] == "orphan" && item["kept"] == "a build of this version runs";
+        assert_eq!(found.iter().filter(is_its).count(), 1, "{found:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        fs::remove_file(&sign).unwrap();
+    };
+    kill(&["append", "mine", "--source", "b.jsonl"]);
+    assert!(home.version("1.1.0").exists());
+    let run = home.run(&["append", "mine", "--source", "c.jsonl"]).expect(0);
+    assert!(
+        run.stderr.contains("1.1.0") && run.stderr.contains("passed over"),
+        "{}",
+        run.stderr
+    );
+    assert!(home.version("1.2.0").exists());
+    home.run(&["verify", "mine:1.2.0"]).expect(0);
+
+    // The same command again still takes what it had made.
+    kill(&["append", "mine", "--source", "d.jsonl"]);
+    let done = home.job(&["append", "mine", "--source", "d.jsonl"]);
+    assert_eq!(
+        (done["version"].as_str(), number(&done, "records_written")),
+        (Some("1.3.0"), 0)
+    );
+
+    let young = home.json(&["gc", "--delete"]);
+    assert!(young.iter().all(|item| item["status"] == "kept"), "{young:?}");
+    // Folders that are not such: no manifest, another version's, a user's.
+    fs::create_dir(home.version("7.0.0")).unwrap();
+    let copy = |to: &str| {
+        fs::create_dir(home.version(to)).unwrap();
+        fs::copy(
+            home.version("1.1.0").join("prep_manifest.json"),
+            home.version(to).join("prep_manifest.json"),
+        )
+        .unwrap();
+    };
+    copy("8.0.0");
+    copy("mine");
+    home.put("left", "");
+    fs::copy(home.path("left"), home.version("1.1.0").join("mine.txt")).unwrap();
+    // By another name the catalog is the same.
+    let link = home.path("link");
+    std::os::unix::fs::symlink(home.prep.catalog(), &link).unwrap();
+    let gc = home
+        .run_in(&link, &["gc", "--delete", "--older-than", "0s", "--json"])
+        .expect(0)
+        .json();
+    let orphans: Vec<&Value> = gc.iter().filter(|item| item["kind"] == "orphan").collect();
+    assert_eq!(orphans.len(), 1, "{gc:?}");
+    assert_eq!(orphans[0]["status"], "deleted");
+    let left: Vec<_> = fs::read_dir(home.version("1.1.0"))
+        .unwrap()
+        .map(|file| file.unwrap().file_name())
+        .collect();
+    assert_eq!(left, ["mine.txt"]);
+    for name in ["7.0.0", "8.0.0/prep_manifest.json", "mine/prep_manifest.json"] {
+        assert!(home.version(name).exists(), "{name}");
+    }
+    for version in ["1.0.0", "1.2.0", "1.3.0"] {
+        home.run(&["verify", &format!("mine:{version}")]).expect(0);
+    }
+}
+
+#[test]
+fn a_number_that_was_given_back_is_not_used_below_greater_ones() {
+    let home = Home::new("jsonl", "");
+    for count in [9, 8, 7] {
+        home.put("data/a.jsonl", rows(0..count, "x"));
+        match count {
+            9 => home.register(),
+            _ => home.update(),
+        };
+    }
+    home.run(&["rm", "mine:1.0.0"]).expect(0);
+    home.run(&["gc", "--delete", "--older-than", "0s"]).expect(0);
+    let done = home.update();
+    assert_eq!(
+        (&done["status"], &done["version"]),
+        (&"up to date".into(), &"1.0.2".into())
+    );
+    home.put("data/a.jsonl", rows(0..6, "x"));
+    assert_eq!(home.update()["version"], "1.0.3");
+    home.put("data/b.jsonl", rows(6..7, "x"));
+    assert_eq!(home.job(&["append", "mine", "mine.toml"])["version"], "1.1.0");
+}
+
+#[test]
+fn damaged_statistics_of_an_earlier_version_are_counted_anew() {
+    let home = Home::new("jsonl", "");
+    home.put("data/a.jsonl", rows(0..9, "x"))
+        .put("data/b.jsonl", rows(9..12, "x"));
+    home.register();
+    let path = home.version("1.0.0").join("prep_statistics.bin");
+    let whole = fs::read(&path).unwrap();
+    // In what was counted, in a hash, and in the index.
+    for at in [0, whole.len() / 3, whole.len() - 1] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 4;
+        fs::write(&path, bytes).unwrap();
+        let size = at as u32 % 7;
+        home.put("data/b.jsonl", rows(9..13 + size, "y"));
+        let arguments = ["update", "mine:1.0.0"];
+        let run = home.run(&arguments).expect(0);
+        assert!(
+            run.stderr.contains("1.0.0/prep_statistics.bin is damaged"),
+            "{}",
+            run.stderr
+        );
+        let version = home.json(&["list"]);
+        let version = version
+            .iter()
+            .filter_map(|found| found["version"].as_str())
+            .max()
+            .unwrap()
+            .to_owned();
+        home.assert_is_full_build(&version);
+    }
+}
+
+#[test]
 fn appends_at_once_all_get_in() {
     let home = Home::new("jsonl", "");
     home.put("data/a.jsonl", rows(0..9, "x"));

@@ -42,7 +42,7 @@ use crate::build::staging::Staging;
 use crate::build::statistics::Finishing;
 use crate::build::upload::Copy;
 use crate::builder::{Builder, DatasetSpec, Known, Layout, Source, StartOver};
-use crate::error::{Hinted, Overtaken};
+use crate::error::{Hinted, Occupied, Overtaken};
 use crate::explain::{Flow, Graph};
 use crate::fetch::{self, Checksum, ChecksumThread, FetchOptions, Fetched, Located};
 use crate::monitor::{Meter, Monitor, Unit};
@@ -695,7 +695,10 @@ impl Build {
         if self.request.explain {
             return self.dry_run(&standing, located.as_deref(), sums.as_deref());
         }
-        self.refuse_different(&standing)?;
+        // Who chooses the version by what is there waits for the process that may be about to make it: see below.
+        if self.request.base.is_none() || self.request.dry_run {
+            self.refuse_different(&standing, &found)?;
+        }
         if self.request.dry_run {
             return self.dry_run(&standing, located.as_deref(), sums.as_deref());
         }
@@ -724,7 +727,7 @@ impl Build {
             outcome.shards_found = outcome.splits.iter().map(|split| split.shards).sum();
             return Ok(outcome);
         }
-        if let Err(error) = self.refuse_different(&standing) {
+        if let Err(error) = self.refuse_different(&standing, &found) {
             staging.remove()?;
             return Err(error);
         }
@@ -816,19 +819,30 @@ impl Build {
         })
     }
 
-    fn refuse_different(&self, standing: &Standing) -> Result<()> {
+    fn refuse_different(&self, standing: &Standing, found: &Found) -> Result<()> {
         match standing {
             Standing::Different(reason) if !self.request.overwrite => {
                 let hint = "replace it with `--overwrite`, or give the recipe another version";
                 let hinted = Hinted::new(reason, hint);
                 Err(match &self.request.base {
+                    None => hinted.into(),
+                    // Nobody works on it: its lock is held, or nothing will be written. In a store it may be another machine's.
+                    Some(_) if self.is_left_behind(found)? => {
+                        anyhow::Error::new(Occupied(self.spec.version.clone())).context(hinted)
+                    }
                     // There was none when its number was chosen.
                     Some(_) => anyhow::Error::new(Overtaken).context(hinted),
-                    None => hinted.into(),
                 })
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether what is there is a local folder that no entry of the log names.
+    fn is_left_behind(&self, found: &Found) -> Result<bool> {
+        Ok(matches!(found, Found::Unregistered(_) | Found::Foreign(..))
+            && !self.registry.is_remote()
+            && self.registry.has_no_entry()?)
     }
 
     fn dry_run(
@@ -1106,9 +1120,9 @@ impl Build {
             {
                 return Ok(self.up_to_date(manifest, folder));
             }
-            self.refuse_different(&Standing::Different(format!(
-                "{folder} is there already, and was built from other sources"
-            )))?;
+            let reason = format!("{folder} is there already, and was built from other sources");
+            let found = Found::Registered(manifest.clone(), folder.clone());
+            self.refuse_different(&Standing::Different(reason), &found)?;
         }
         let entries = self.still_true(staging, entries, &fetched)?;
         let told = entries.iter().rev().find_map(|entry| match entry {

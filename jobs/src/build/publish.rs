@@ -188,6 +188,15 @@ impl Registry {
         }
     }
 
+    /// Whether the catalog does not have the version, though its folder may be there.
+    pub(crate) fn has_no_entry(&self) -> Result<bool> {
+        let state = self.catalog.state(&self.version).map_err(hinted)?;
+        let Selector::Version(version) = &self.version.selector else {
+            return Ok(false);
+        };
+        Ok(state.version(version).is_none())
+    }
+
     /// `NAME[/CONFIG]/VERSION`.
     pub(crate) fn relative(&self) -> PathBuf {
         self.relative.clone()

@@ -16,7 +16,7 @@ use crate::gc::{self, Deleted, GcOptions, Item};
 use crate::monitor::Monitor;
 use crate::resources::show_size;
 
-/// Finds the data of removed versions and abandoned staging, and deletes them with `--delete`.
+/// Finds the data of removed versions, and staging and folders that killed jobs have left, and deletes them with `--delete`.
 ///
 /// Without `--delete` it only shows what would go, and what is spared and why. Nothing that a version of the catalog needs is ever deleted, nor anything
 /// younger than `--older-than`, nor files that were registered where they lay. Readers of versions that are there notice nothing.
@@ -24,7 +24,7 @@ use crate::resources::show_size;
 /// Example: prep gc, and then: prep gc --delete
 #[derive(Debug, Args)]
 pub(crate) struct Gc {
-    /// Only the data of removed versions of this dataset.
+    /// Only the data of removed versions of this dataset, and folders of killed jobs.
     name: Option<String>,
     /// Deletes.
     #[arg(long, conflicts_with = "dry_run")]

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
+use prep_catalog::name::Version;
 
+use crate::build::publish::hinted;
 use crate::build::{BuildRequest, Status};
 use crate::cli::build::summary;
 use crate::cli::job_args::{Action, JobArgs, run_job};
 use crate::cli::{Global, Outcome};
 use crate::describe;
-use crate::error::{Overtaken, find};
+use crate::error::{Occupied, Overtaken, find};
 use crate::monitor::{Monitor, Unit};
 
 /// The flags of both.
@@ -39,12 +41,13 @@ pub(crate) struct ReviseArgs {
 /// How often other processes may make the version first that this one has chosen; each time one of them gets on.
 const MOST_OVERTAKEN: u32 = 1000;
 
-/// Makes the version that `plan` asks for; where another process makes it first, the one that it asks for then.
+/// Makes the version that `plan` asks for; where another process makes it first, or a killed one has left its folder, the one that it asks for then. `plan`
+/// is given the versions that such folders have.
 pub(crate) fn run(
     (verb, doing, what): (&'static str, &'static str, &str),
     args: &ReviseArgs,
     global: &Global,
-    plan: impl Fn() -> Result<BuildRequest>,
+    plan: impl Fn(&[Version]) -> Result<BuildRequest>,
 ) -> Result<Outcome> {
     let monitor = Monitor::new();
     let action = Action { verb, doing, what };
@@ -54,9 +57,10 @@ pub(crate) fn run(
             Some(_) => 0,
             None => MOST_OVERTAKEN,
         };
+        let mut passed = Vec::new();
         loop {
             let meter = monitor.stage("recipe", Unit::Files, Some(1));
-            let mut request = plan()?
+            let mut request = plan(&passed)?
                 .from(args.from.clone())
                 .workers(job.workers)
                 .memory_bytes(job.memory_bytes)
@@ -74,6 +78,16 @@ pub(crate) fn run(
                 Err(error) if left > 0 && find::<Overtaken>(&error).is_some() => {
                     left -= 1;
                     monitor.note("another process has made that version; this one makes the next");
+                }
+                Err(error)
+                    if left > 0
+                        && let Some(Occupied(version)) = find(&error).cloned() =>
+                {
+                    left -= 1;
+                    monitor.warn(format!(
+                        "the folder of version {version} is there, and the catalog does not have that version: it is passed over; `prep gc` finds what killed jobs have left"
+                    ));
+                    passed.push(Version::parse(&version).map_err(hinted)?);
                 }
                 result => return result,
             }

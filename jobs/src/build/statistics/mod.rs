@@ -33,7 +33,9 @@ use sha2::{Digest, Sha256};
 use crate::build::info::write_file;
 use crate::build::statistics::duplicates::{Duplicates, Run};
 use crate::build::statistics::parts::{Part, PartsFile, PartsWriter, open_unmapped};
+use crate::build::upload::hash_remote;
 use crate::error::Hinted;
+use crate::fetch::hash_file;
 use crate::monitor::{Monitor, Unit};
 
 pub(crate) use parts::ShardStatistics;
@@ -229,7 +231,10 @@ impl Finder<'_> {
             let others = match self.others.get(&folder.to_string()) {
                 Some(others) => others.clone(),
                 None => {
-                    let others = PartsFile::open(&folder.join(PARTS_FILE))?.map(Arc::new);
+                    let others = match self.is_whole(&folder)? {
+                        true => PartsFile::open(&folder.join(PARTS_FILE))?.map(Arc::new),
+                        false => None,
+                    };
                     self.others.insert(folder.to_string(), others.clone());
                     others
                 }
@@ -244,6 +249,36 @@ impl Finder<'_> {
         let file = PartsFile::open(&Location::from_path(&at))?.map(Arc::new);
         self.in_file(file, &shard.path, shard)
             .with_context(|| format!("{location} does not hold the records that the manifest says"))
+    }
+
+    /// Whether the statistics of the shards of an earlier version are there, and what its manifest says; warns where they are something else.
+    fn is_whole(&self, folder: &Location) -> Result<bool> {
+        let at = folder.join(PARTS_FILE);
+        let Some(bytes) = store::size_of_file(&at)? else {
+            return Ok(false);
+        };
+        let monitor = self.job.monitor;
+        let manifest = Manifest::read(folder).ok();
+        if let Some(file) = manifest.as_ref().and_then(|manifest| manifest.file(PARTS_FILE))
+            && file.bytes == bytes
+        {
+            let found = match at.as_path() {
+                Some(path) => hex::encode(hash_file(&path, None, monitor)?.sha256),
+                None => hash_remote(
+                    &at,
+                    bytes,
+                    &monitor.stage("compare statistics", Unit::Bytes, Some(bytes)),
+                    monitor,
+                )?,
+            };
+            if found == file.sha256 {
+                return Ok(true);
+            }
+        }
+        monitor.warn(format!(
+            "{at} is damaged: it is not what the manifest beside it says; the examples of its shards are counted anew"
+        ));
+        Ok(false)
     }
 
     fn in_file(

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use prep_catalog::manifest::SourceManifest;
+use prep_catalog::manifest::{MANIFEST_FILE, SourceManifest};
 use prep_formats::array_record::{WriteOptions, Writer};
 use prep_formats::features::Feature;
 use prep_formats::value::{DType, Value as Typed};
@@ -57,8 +57,8 @@ impl Folders {
             name: "a".into(),
             config: None,
             version: name.into(),
-            fingerprint: String::new(),
-            recipe_sha256: String::new(),
+            fingerprint: "ab".repeat(32),
+            recipe_sha256: "ab".repeat(32),
             layout: layout.into(),
             in_place: false,
             sources: Vec::<SourceManifest>::new(),
@@ -86,7 +86,7 @@ impl Folders {
                     path,
                     records: records.len() as u64,
                     bytes: bytes.len() as u64,
-                    sha256: String::new(),
+                    sha256: hex::encode(Sha256::digest(&bytes)),
                     sequence_hash: sequence.to_hex(),
                     min_key: None,
                     max_key: None,
@@ -122,6 +122,9 @@ impl Folders {
             assert_eq!(bytes.len() as u64, file.bytes);
             assert_eq!(hex::encode(Sha256::digest(&bytes)), file.sha256);
         }
+        let mut whole = manifest.clone();
+        whole.files.clone_from(&files);
+        std::fs::write(folder.join(MANIFEST_FILE), whole.to_json()).unwrap();
         let text = std::fs::read(folder.join(STATISTICS_FILE)).unwrap();
         Ok((serde_json::from_slice(&text).unwrap(), files))
     }
