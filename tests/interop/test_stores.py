@@ -546,8 +546,11 @@ def test_killed_conversions_into_a_bucket_are_not_seen_and_finished_by_the_same_
         elif there:
             # Another conversion does not mix with what is left of it.
             failed = store.run(*CONVERT, f"s3://{store.bucket}/out", "--shards", "5", code=1)
-            assert "was killed" in failed.errors
-            assert objects_below(store, "out/").keys() <= whole.keys()
+            now = objects_below(store, "out/")
+            # The last put of the killed one may have come in only after its end: then it is whole.
+            came_late = "prep_convert.json" in now and now == whole
+            assert came_late or "was killed" in failed.errors, failed.errors
+            assert now.keys() <= whole.keys()
     assert killed > 2
     assert store.json(*command)[-1]["status"] in ("converted", "up to date")
     assert objects_below(store, "out/") == whole
