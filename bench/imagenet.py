@@ -45,7 +45,9 @@ class Imagenet:
 
     def prep(self, workers):
         catalog = self.fresh("catalog")
-        command = [self.args.prep, "build", "imagenet2012", "--from", self.tars, "--catalog", catalog, "--json", "--workers", workers]
+        # As of TFDS: no statistics.
+        command = [self.args.prep, "build", "imagenet2012", "--from", self.tars, "--catalog", catalog]
+        command += ["--no-statistics", "--json", "--workers", workers]
         text, metered = meter.run(command, os.path.join(self.work, "prep.log"))
         found = json.loads(text.splitlines()[-1])
         train = found["splits"]["train"]
