@@ -397,6 +397,19 @@ impl Dataset {
         Ok(self.place(index)?.global_index)
     }
 
+    /// A record's place in words: `record 3 of `train-00000` (global index 1003)`.
+    pub(crate) fn address(&self, index: u64) -> String {
+        match self.place(index) {
+            Ok(place) => format!(
+                "record {} of `{}` (global index {})",
+                place.record,
+                self.shard_location(place.shard),
+                place.global_index
+            ),
+            Err(_) => format!("index {index}"),
+        }
+    }
+
     /// One record as stored: a serialized `tf.train.Example`. O(1), and a copy of the bytes.
     ///
     /// # Errors

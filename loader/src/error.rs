@@ -61,6 +61,25 @@ pub enum Error {
     /// The catalog does not have it, or cannot be read.
     #[error(transparent)]
     Catalog(#[from] prep_catalog::Error),
+    /// An element, or its spec, is not what a stage can work on.
+    #[error("{0}")]
+    Element(String),
+    /// A function of the caller's failed.
+    #[error(transparent)]
+    User(#[from] Box<dyn std::error::Error + Send + Sync>),
+    /// A stage failed at an element.
+    #[error("stage `{stage}` failed at sample position {position}{}", Of(origin.as_deref()))]
+    Stage {
+        /// Name of the stage.
+        stage: String,
+        /// Sample position in the stage's input.
+        position: u64,
+        /// The record that the element was made of, or the first of them.
+        origin: Option<String>,
+        /// The cause.
+        #[source]
+        source: Box<Error>,
+    },
     /// A loading thread panicked: a bug of this program, named by its message.
     #[error("a loading thread panicked in the batch at sample position {position}: {message}")]
     Panic {
@@ -72,6 +91,15 @@ pub enum Error {
     /// A loading thread could not be started.
     #[error("could not start a loading thread")]
     Thread(#[source] std::io::Error),
+}
+
+/// Prints the record of an element, where it is known.
+struct Of<'a>(Option<&'a str>);
+
+impl fmt::Display for Of<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |origin| write!(f, ", {origin}"))
+    }
 }
 
 /// A field in which a state and the stream it is restored to differ.

@@ -5,6 +5,7 @@
 mod batch;
 mod dataset;
 pub mod deal;
+pub mod element;
 mod error;
 pub mod grain_shuffle;
 mod loader;
@@ -20,6 +21,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod tfds;
+pub mod transform;
 
 pub use batch::PooledBatch;
 pub use dataset::Dataset;

@@ -1,0 +1,665 @@
+//! What a pipeline stage yields: named arrays, cheap to clone.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prep_formats::columns::ColumnSpec;
+use prep_formats::value::DType;
+
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+
+/// An array of numbers or of byte strings. A clone shares the data.
+///
+/// Numbers are little-endian in C order: `shape.iter().product() * dtype size` bytes.
+///
+/// # Examples
+/// ```
+/// use prep_formats::value::DType;
+/// use prep_loader::element::Array;
+///
+/// let pixels = Array::new(DType::UInt8, vec![2, 2, 3], vec![0; 12])?;
+/// assert_eq!((pixels.dtype(), pixels.shape()), (DType::UInt8, &[2, 2, 3][..]));
+/// assert_eq!(Array::of(&[1i32, -2])?.to_vec::<i32>(), Some(vec![1, -2]));
+/// assert!(Array::new(DType::Int16, vec![3], vec![0; 5]).is_err());
+/// # Ok::<(), prep_loader::Error>(())
+/// ```
+#[derive(Clone, PartialEq)]
+pub struct Array {
+    dtype: DType,
+    shape: Vec<usize>,
+    data: Data,
+}
+
+#[derive(Clone, PartialEq)]
+enum Data {
+    Numbers(Bytes),
+    Strings(Arc<[Bytes]>),
+}
+
+impl Array {
+    /// An array of numbers over bytes that are already there.
+    ///
+    /// # Errors
+    /// [`DType::String`]; bytes that are not as many as shape and type say.
+    pub fn new(dtype: DType, shape: impl Into<Vec<usize>>, data: impl Into<Bytes>) -> Result<Self> {
+        let (shape, data) = (shape.into(), data.into());
+        if dtype == DType::String {
+            return Err(Error::Element(
+                "an array of byte strings has no packed bytes; make it of strings".into(),
+            ));
+        }
+        let wanted = shape
+            .iter()
+            .try_fold(dtype.num_bytes(), |bytes, &size| bytes.checked_mul(size));
+        if wanted != Some(data.len()) {
+            return Err(Error::Element(format!(
+                "{} bytes do not make an array of {dtype} {shape:?}",
+                data.len()
+            )));
+        }
+        Ok(Self {
+            dtype,
+            shape,
+            data: Data::Numbers(data),
+        })
+    }
+
+    /// An array of byte strings in C order.
+    ///
+    /// # Errors
+    /// Strings that are not as many as the shape says.
+    pub fn strings(shape: impl Into<Vec<usize>>, strings: impl Into<Arc<[Bytes]>>) -> Result<Self> {
+        let (shape, strings) = (shape.into(), strings.into());
+        let wanted = shape
+            .iter()
+            .try_fold(1usize, |count, &size| count.checked_mul(size));
+        if wanted != Some(strings.len()) {
+            return Err(Error::Element(format!(
+                "{} byte strings do not make an array {shape:?}",
+                strings.len()
+            )));
+        }
+        Ok(Self {
+            dtype: DType::String,
+            shape,
+            data: Data::Strings(strings),
+        })
+    }
+
+    /// One byte string, without dimensions: a text, or an encoded image.
+    pub fn string(text: impl Into<Bytes>) -> Self {
+        Self {
+            dtype: DType::String,
+            shape: Vec::new(),
+            data: Data::Strings([text.into()].into()),
+        }
+    }
+
+    /// One number, without dimensions.
+    pub fn scalar<T: Number>(value: T) -> Self {
+        let mut data = Vec::with_capacity(T::DTYPE.num_bytes());
+        value.put(&mut data);
+        Self {
+            dtype: T::DTYPE,
+            shape: Vec::new(),
+            data: Data::Numbers(data.into()),
+        }
+    }
+
+    /// Numbers in one dimension.
+    ///
+    /// # Errors
+    /// None in practice: it is [`new`](Self::new).
+    pub fn of<T: Number>(values: &[T]) -> Result<Self> {
+        let mut data = Vec::with_capacity(std::mem::size_of_val(values));
+        for value in values {
+            value.put(&mut data);
+        }
+        Self::new(T::DTYPE, vec![values.len()], data)
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Dimensions, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Number of elements.
+    pub fn num_elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The numbers, little-endian in C order. `None` for byte strings.
+    pub fn bytes(&self) -> Option<&Bytes> {
+        match &self.data {
+            Data::Numbers(data) => Some(data),
+            Data::Strings(_) => None,
+        }
+    }
+
+    /// The byte strings in C order; none for numbers.
+    pub fn as_strings(&self) -> &[Bytes] {
+        match &self.data {
+            Data::Numbers(_) => &[],
+            Data::Strings(strings) => strings,
+        }
+    }
+
+    /// The byte string of an array without dimensions.
+    pub fn as_string(&self) -> Option<&Bytes> {
+        match (&self.data, &self.shape[..]) {
+            (Data::Strings(strings), []) => strings.first(),
+            _ => None,
+        }
+    }
+
+    /// The numbers; `None` where they are of another type. A copy.
+    pub fn to_vec<T: Number>(&self) -> Option<Vec<T>> {
+        let data = self.bytes().filter(|_| self.dtype == T::DTYPE)?;
+        Some(data.chunks_exact(T::DTYPE.num_bytes()).map(T::get).collect())
+    }
+
+    /// The number of an array with one element; `None` for another type or more elements.
+    pub fn item<T: Number>(&self) -> Option<T> {
+        let data = self.bytes()?;
+        (self.dtype == T::DTYPE && data.len() == T::DTYPE.num_bytes()).then(|| T::get(data))
+    }
+
+    /// The same data in another shape.
+    ///
+    /// # Errors
+    /// A shape of another number of elements.
+    pub fn reshape(self, shape: impl Into<Vec<usize>>) -> Result<Self> {
+        let shape = shape.into();
+        match self.data {
+            Data::Numbers(data) => Self::new(self.dtype, shape, data),
+            Data::Strings(strings) => Self::strings(shape, strings),
+        }
+    }
+
+    /// Row `index` of the first dimension, sharing the data. `None` beyond its end, and for a scalar.
+    pub fn row(&self, index: usize) -> Option<Self> {
+        self.rows(index, index.checked_add(1)?).map(|mut row| {
+            row.shape.remove(0);
+            row
+        })
+    }
+
+    /// Rows `start..end` of the first dimension, sharing the data. `None` beyond its end, and for a scalar.
+    pub fn rows(&self, start: usize, end: usize) -> Option<Self> {
+        let (&rows, inner) = self.shape.split_first()?;
+        if start > end || end > rows {
+            return None;
+        }
+        let each: usize = inner.iter().product();
+        let mut shape = self.shape.clone();
+        shape[0] = end - start;
+        let data = match &self.data {
+            Data::Numbers(data) => {
+                let bytes = each * self.dtype.num_bytes();
+                Data::Numbers(data.slice(start * bytes..end * bytes))
+            }
+            Data::Strings(strings) => Data::Strings(strings[start * each..end * each].into()),
+        };
+        Some(Self {
+            dtype: self.dtype,
+            shape,
+            data,
+        })
+    }
+
+    /// Bytes of the data.
+    pub fn num_bytes(&self) -> u64 {
+        match &self.data {
+            Data::Numbers(data) => data.len() as u64,
+            Data::Strings(strings) => strings.iter().map(|string| string.len() as u64 + 16).sum(),
+        }
+    }
+}
+
+impl fmt::Debug for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?} ", self.dtype, self.shape)?;
+        match &self.data {
+            Data::Numbers(data) if data.len() <= 64 => write!(f, "{data:?}"),
+            Data::Numbers(data) => write!(f, "({} bytes)", data.len()),
+            Data::Strings(strings) if strings.len() <= 4 => write!(f, "{strings:?}"),
+            Data::Strings(strings) => write!(f, "({} strings)", strings.len()),
+        }
+    }
+}
+
+/// A number of Rust's that an array can hold.
+pub trait Number: Copy + private::Sealed {
+    /// Its element type.
+    const DTYPE: DType;
+    /// Appends it, little-endian.
+    fn put(self, out: &mut Vec<u8>);
+    /// Reads it from as many bytes as it has.
+    fn get(bytes: &[u8]) -> Self;
+}
+
+mod private {
+    #[expect(unnameable_types, reason = "seals `Number`")]
+    pub trait Sealed {}
+}
+
+macro_rules! numbers {
+    ($($number:ty: $dtype:ident),*) => {$(
+        impl private::Sealed for $number {}
+        impl Number for $number {
+            const DTYPE: DType = DType::$dtype;
+            fn put(self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+            fn get(bytes: &[u8]) -> Self {
+                let mut own = [0; size_of::<Self>()];
+                own.copy_from_slice(bytes);
+                Self::from_le_bytes(own)
+            }
+        }
+    )*};
+}
+
+numbers!(u8: UInt8, i8: Int8, u16: UInt16, i16: Int16, u32: UInt32, i32: Int32, u64: UInt64, i64: Int64, f32: Float32, f64: Float64);
+
+impl private::Sealed for bool {}
+
+impl Number for bool {
+    const DTYPE: DType = DType::Bool;
+
+    fn put(self, out: &mut Vec<u8>) {
+        out.push(u8::from(self));
+    }
+
+    fn get(bytes: &[u8]) -> Self {
+        bytes.first().is_some_and(|&byte| byte != 0)
+    }
+}
+
+/// The value of one name in an element.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Value {
+    /// An array.
+    Array(Array),
+    /// Values that do not make one array: sequences of sequences, or the rows of a ragged batch.
+    List(Arc<[Value]>),
+    /// An optional value that is not there.
+    Missing,
+}
+
+impl Value {
+    /// The array, if it is one.
+    pub fn as_array(&self) -> Option<&Array> {
+        match self {
+            Self::Array(array) => Some(array),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the data.
+    pub fn num_bytes(&self) -> u64 {
+        match self {
+            Self::Array(array) => array.num_bytes(),
+            Self::List(values) => values.iter().map(|value| value.num_bytes() + 48).sum(),
+            Self::Missing => 0,
+        }
+    }
+
+    /// A word for what this is, for error messages.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Array(array) => format!("{} {:?}", array.dtype, array.shape),
+            Self::List(values) => format!("a list of {}", values.len()),
+            Self::Missing => "a missing value".to_string(),
+        }
+    }
+}
+
+impl From<Array> for Value {
+    fn from(array: Array) -> Self {
+        Self::Array(array)
+    }
+}
+
+/// Where an element came from: for error messages. Elements made of several have that of the first.
+#[derive(Clone)]
+pub struct Origin {
+    dataset: Dataset,
+    index: u64,
+}
+
+impl Origin {
+    pub(crate) fn new(dataset: Dataset, index: u64) -> Self {
+        Self { dataset, index }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.dataset.address(self.index))
+    }
+}
+
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Named values: an example, or after batching a batch. A clone shares the data.
+///
+/// A nested feature has its path as a name: `objects/bbox`. Names keep the order in which they were set; those of a dataset are sorted.
+/// Two elements are equal that have equal values under equal names in the same order.
+///
+/// # Examples
+/// ```
+/// use prep_loader::element::{Array, Element};
+///
+/// let mut element = Element::new();
+/// element.set("label", Array::scalar(3i64));
+/// element.set("text", Array::string("three"));
+/// assert_eq!(element.array("label")?.item::<i64>(), Some(3));
+/// assert_eq!(element.names().collect::<Vec<_>>(), ["label", "text"]);
+/// assert!(element.array("image").is_err());
+/// # Ok::<(), prep_loader::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Element {
+    fields: Vec<(Arc<str>, Value)>,
+    origin: Option<Origin>,
+}
+
+impl Element {
+    /// An element without values.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Where it came from, as far as it is known.
+    pub fn origin(&self) -> Option<&Origin> {
+        self.origin.as_ref()
+    }
+
+    pub(crate) fn set_origin(&mut self, origin: Option<Origin>) {
+        self.origin = origin;
+    }
+
+    /// The value of a name.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.fields
+            .iter()
+            .find_map(|(own, value)| (**own == *name).then_some(value))
+    }
+
+    /// The array of a name.
+    ///
+    /// # Errors
+    /// A name that is not there, or whose value is no array; says what there is.
+    pub fn array(&self, name: &str) -> Result<&Array> {
+        match self.get(name) {
+            Some(Value::Array(array)) => Ok(array),
+            Some(value) => Err(Error::Element(format!(
+                "`{name}` is {}, wanted an array",
+                value.describe()
+            ))),
+            None => Err(self.no_value(name)),
+        }
+    }
+
+    pub(crate) fn no_value(&self, name: &str) -> Error {
+        let names: Vec<String> = self.names().map(|name| format!("`{name}`")).collect();
+        Error::Element(match &names[..] {
+            [] => format!("there is no value `{name}`: the element is empty"),
+            names => format!("there is no value `{name}`; the element has {}", names.join(", ")),
+        })
+    }
+
+    /// Sets the value of a name, in its place if it is there, else at the end.
+    pub fn set(&mut self, name: impl Into<Arc<str>>, value: impl Into<Value>) {
+        let (name, value) = (name.into(), value.into());
+        match self.fields.iter_mut().find(|(own, _)| **own == *name) {
+            Some((_, own)) => *own = value,
+            None => self.fields.push((name, value)),
+        }
+    }
+
+    /// Takes a value out.
+    pub fn remove(&mut self, name: &str) -> Option<Value> {
+        let at = self.fields.iter().position(|(own, _)| **own == *name)?;
+        Some(self.fields.remove(at).1)
+    }
+
+    /// Names and values in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.fields.iter().map(|(name, value)| (&**name, value))
+    }
+
+    /// Names in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|(name, _)| &**name)
+    }
+
+    /// Number of names.
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// Whether there is no value.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// Bytes of all values.
+    pub fn num_bytes(&self) -> u64 {
+        self.fields.iter().map(|(_, value)| value.num_bytes()).sum()
+    }
+}
+
+impl PartialEq for Element {
+    fn eq(&self, other: &Self) -> bool {
+        self.fields == other.fields
+    }
+}
+
+impl fmt::Debug for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl<N: Into<Arc<str>>, V: Into<Value>> FromIterator<(N, V)> for Element {
+    /// Names that come twice are kept twice: a caller's bug.
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(fields: I) -> Self {
+        Self {
+            fields: fields
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+            origin: None,
+        }
+    }
+}
+
+/// Names, dtypes and shapes of an element, known without reading data; `None` in a shape where it varies.
+///
+/// # Examples
+/// ```
+/// use prep_formats::value::DType;
+/// use prep_loader::element::ElementSpec;
+///
+/// let mut spec = ElementSpec::new();
+/// spec.set("image", DType::UInt8, vec![None, None, Some(3)]);
+/// assert_eq!(spec.get("image").unwrap().shape, [None, None, Some(3)]);
+/// assert_eq!(spec.to_string(), "image: uint8[None, None, 3]");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ElementSpec {
+    fields: Vec<ColumnSpec>,
+}
+
+impl ElementSpec {
+    /// A spec without values.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The spec of some columns.
+    pub fn of(fields: &[ColumnSpec]) -> Self {
+        Self {
+            fields: fields.to_vec(),
+        }
+    }
+
+    /// The spec of a name.
+    pub fn get(&self, name: &str) -> Option<&ColumnSpec> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+
+    /// The spec of a name.
+    ///
+    /// # Errors
+    /// A name that is not there; says which there are.
+    pub fn field(&self, name: &str) -> Result<&ColumnSpec> {
+        self.get(name).ok_or_else(|| {
+            let names: Vec<String> = self.iter().map(|field| format!("`{}`", field.name)).collect();
+            Error::Element(match &names[..] {
+                [] => format!("there is no value `{name}`: the element is empty"),
+                names => format!("there is no value `{name}`; the element has {}", names.join(", ")),
+            })
+        })
+    }
+
+    /// Sets dtype and shape of a name, in its place if it is there, else at the end. What was optional stays so.
+    pub fn set(&mut self, name: &str, dtype: DType, shape: impl Into<Vec<Option<u64>>>) {
+        match self.fields.iter_mut().find(|field| field.name == name) {
+            Some(field) => {
+                field.dtype = dtype;
+                field.shape = shape.into();
+            }
+            None => self.push(ColumnSpec {
+                name: name.to_string(),
+                path: vec![name.to_string()],
+                dtype,
+                shape: shape.into(),
+                optional: false,
+            }),
+        }
+    }
+
+    /// Adds a field, in the place of one of the same name.
+    pub fn push(&mut self, field: ColumnSpec) {
+        match self.fields.iter_mut().find(|own| own.name == field.name) {
+            Some(own) => *own = field,
+            None => self.fields.push(field),
+        }
+    }
+
+    /// Takes a field out.
+    pub fn remove(&mut self, name: &str) -> Option<ColumnSpec> {
+        let at = self.fields.iter().position(|field| field.name == name)?;
+        Some(self.fields.remove(at))
+    }
+
+    /// Fields in order.
+    pub fn iter(&self) -> impl Iterator<Item = &ColumnSpec> {
+        self.fields.iter()
+    }
+
+    /// Number of fields.
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// Whether there is no field.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// The same with one more dimension in front of each field.
+    #[must_use]
+    pub fn batched(mut self, rows: Option<u64>) -> Self {
+        for field in &mut self.fields {
+            field.shape.insert(0, rows);
+        }
+        self
+    }
+}
+
+impl fmt::Display for ElementSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, field) in self.iter().enumerate() {
+            let shape: Vec<String> = field
+                .shape
+                .iter()
+                .map(|size| size.map_or("None".to_string(), |size| size.to_string()))
+                .collect();
+            let separator = if number > 0 { ", " } else { "" };
+            let optional = if field.optional { "?" } else { "" };
+            write!(
+                f,
+                "{separator}{}: {}[{}]{optional}",
+                field.name,
+                field.dtype,
+                shape.join(", ")
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_are_checked_and_share_their_data() {
+        let array = Array::of(&[1u16, 2, 3, 4, 5, 6])
+            .unwrap()
+            .reshape([3, 2])
+            .unwrap();
+        let row = array.row(1).unwrap();
+        assert_eq!((row.shape(), row.to_vec::<u16>()), (&[2][..], Some(vec![3, 4])));
+        assert_eq!(
+            row.bytes().unwrap().as_ptr(),
+            array.bytes().unwrap()[4..].as_ptr(),
+            "no copy"
+        );
+        assert_eq!(array.rows(1, 3).unwrap().shape(), [2, 2]);
+        assert_eq!(array.rows(2, 4), None);
+        assert_eq!(array.row(usize::MAX), None);
+        assert_eq!(Array::scalar(1u8).row(0), None);
+        assert!(array.clone().reshape([7]).is_err());
+        assert!(Array::new(DType::Float64, [usize::MAX, 2], vec![]).is_err());
+        assert!(Array::new(DType::String, [0], vec![]).is_err());
+        assert_eq!(Array::scalar(true).item::<bool>(), Some(true));
+        assert_eq!(Array::scalar(1.5f32).item::<f64>(), None);
+        let strings: Vec<Bytes> = ["a", "b", "c", "d"].map(Bytes::from).to_vec();
+        let strings = Array::strings([2, 2], strings).unwrap();
+        assert_eq!(strings.row(1).unwrap().as_strings(), ["c", "d"]);
+        assert!(Array::strings([3], vec![Bytes::new()]).is_err());
+        assert_eq!(Array::string("x").as_string().unwrap(), "x");
+    }
+
+    #[test]
+    fn elements_keep_the_order_of_their_names() {
+        let mut element = Element::from_iter([("b", Array::scalar(1u8)), ("a", Array::scalar(2u8))]);
+        element.set("b", Array::scalar(3u8));
+        element.set("c", Value::Missing);
+        assert_eq!(element.names().collect::<Vec<_>>(), ["b", "a", "c"]);
+        assert_eq!(element.array("b").unwrap().item::<u8>(), Some(3));
+        let text = element.array("c").unwrap_err().to_string();
+        assert_eq!(text, "`c` is a missing value, wanted an array");
+        let text = element.array("d").unwrap_err().to_string();
+        assert_eq!(text, "there is no value `d`; the element has `b`, `a`, `c`");
+        assert_eq!(element.remove("a").unwrap().num_bytes(), 1);
+        assert_eq!(element.len(), 2);
+    }
+}
