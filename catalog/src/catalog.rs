@@ -47,7 +47,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
 
 use prep_formats::store::Location;
 use serde::{Deserialize, Serialize};
@@ -310,26 +309,6 @@ impl Catalog {
         self.store.try_conditional_put()?;
         self.tried.store(true, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Removes objects by which stores were tried and that killed programs have left, where they are older than this. Gives their number.
-    ///
-    /// # Errors
-    /// [`Error::Store`].
-    pub fn remove_probes(&self, older_than: Duration) -> Result<u64> {
-        if !self.store.is_remote() || !self.store.can_list() {
-            return Ok(0);
-        }
-        let now = SystemTime::now();
-        let mut removed = 0;
-        for (name, modified) in self.store.stamped_files("")? {
-            let age = now.duration_since(modified).unwrap_or_default();
-            if name.starts_with(store::PROBE) && age >= older_than {
-                self.store.remove(&name)?;
-                removed += 1;
-            }
-        }
-        Ok(removed)
     }
 
     /// The datasets that have a log: names without selector, sorted by name and config (none first).

@@ -36,4 +36,4 @@ pub use manifest::{
 pub use name::{DatasetName, Selector, Version};
 pub use spell::near;
 pub use state::{Garbage, State, VersionState};
-pub use store::{Take, put_if_absent, try_store};
+pub use store::{PROBE, Take, probes, put_if_absent, try_store};

@@ -11,7 +11,7 @@ use prep_formats::store::Location;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::fingerprint::SequenceHash;
+use crate::fingerprint::{SequenceHash, dataset_fingerprint};
 use crate::{DatasetName, Error, Result, Version, store};
 
 /// File name of the manifest inside a version's folder.
@@ -217,6 +217,23 @@ impl Manifest {
     /// The split of this name.
     pub fn split(&self, name: &str) -> Option<&SplitManifest> {
         self.splits.iter().find(|split| split.name == name)
+    }
+
+    /// The fingerprint that these features and the records of the shards give: see [`dataset_fingerprint`]. `None` if the hash of a shard is malformed.
+    pub fn fingerprint_with(&self, features_json: &str) -> Option<String> {
+        let hashes = self.splits.iter().map(|split| {
+            let shards = split
+                .shards
+                .iter()
+                .try_fold(SequenceHash::default(), |hash, shard| {
+                    Some(hash.join(SequenceHash::from_hex(&shard.sequence_hash, shard.records)?))
+                });
+            Some((split.name.clone(), shards?))
+        });
+        Some(dataset_fingerprint(
+            features_json,
+            &hashes.collect::<Option<Vec<_>>>()?,
+        ))
     }
 
     /// Checks that the parts hold together: names and version are valid, paths stay inside the folder (unless it is in place), no file or split

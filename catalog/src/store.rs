@@ -20,7 +20,7 @@ use crate::{Error, Result};
 const REQUESTS: usize = 16;
 
 /// What the names of objects begin with by which a store is tried.
-pub(crate) const PROBE: &str = ".probe-";
+pub const PROBE: &str = ".probe-";
 
 /// The objects below a location.
 #[derive(Clone)]
@@ -268,6 +268,20 @@ pub fn try_store(folder: &Location) -> Result<Take> {
         Err(Error::NoConditionalPut { .. }) => Ok(Take::Replacing),
         Err(error) => Err(error),
     }
+}
+
+/// The objects by which a remote folder was tried, directly below it, and when each was put there: a program that was killed meanwhile has left them.
+///
+/// # Errors
+/// [`Error::Store`] where the store refuses.
+pub fn probes(folder: &Location) -> Result<Vec<(Location, SystemTime)>> {
+    let store = Store::open(folder)?;
+    if !store.is_remote() || !store.can_list() {
+        return Ok(Vec::new());
+    }
+    let files = store.stamped_files("")?.into_iter();
+    let probes = files.filter(|(name, _)| name.starts_with(PROBE));
+    Ok(probes.map(|(name, put)| (folder.join(&name), put)).collect())
 }
 
 /// Puts an object where there is none, durably; `false` if there is one.

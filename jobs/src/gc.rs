@@ -5,7 +5,7 @@
 //! | the folder of a version that was removed, or replaced by one in another folder | the log | its shards and what describes them; the folder, if nothing else is in it |
 //! | the folder of a version of which the log has no entry, as a job was killed between the two | it lies in the catalog's own data folder, and its manifest is of that version | as above |
 //! | staging of a job that does not run | `.staging` of the data folders, and that nobody holds its lock | all of it |
-//! | files put into a store by a build that was killed | its claim there | the claim, and those files |
+//! | files put into a store by a build that was killed | its claim there; a whole folder only in the catalog's own data folder | the claim, and those files |
 //! | objects by which a store was tried, temporary files of killed commits | their names | they |
 //!
 //! Only what has been so for a while, seven days unless said otherwise, is taken: a reader that has opened a version before it was removed reads on for that
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use prep_catalog::manifest::{MANIFEST_FILE, Manifest, ShardManifest};
+use prep_catalog::manifest::{MANIFEST_FILE, Manifest};
 use prep_catalog::name::Version;
 use prep_catalog::{Catalog, DatasetName, State};
 use prep_formats::store::{self, ListedFile, Location};
@@ -29,6 +29,12 @@ use crate::build::publish::hinted;
 use crate::build::staging::{STAGING_FOLDER, Staging};
 use crate::build::upload::CLAIM_FILE;
 use crate::monitor::Monitor;
+use crate::place::ours;
+
+/// How long after its manifest a folder in a store may still get its entry, which is the job's next step.
+const COMMITTED_WITHIN: Duration = Duration::from_secs(3600);
+const MAY_BE_COMMITTED: &str = "it is whole, and its job may be about to tell the log";
+const TRIED: &str = "a store was tried by it, and the program was killed";
 
 /// How long things are spared by default.
 pub const SPARED: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -147,6 +153,7 @@ pub fn plan(catalog: &Catalog, options: &GcOptions, monitor: &Monitor) -> Result
     let now = SystemTime::now();
     let mut states = Vec::new();
     let mut needed = BTreeSet::new();
+    let mut known = BTreeSet::new();
     let mut data_dirs = BTreeMap::new();
     let mut note_data_dir = |location: Location| {
         data_dirs.insert(location.to_string().trim_end_matches('/').to_owned(), location);
@@ -170,9 +177,9 @@ pub fn plan(catalog: &Catalog, options: &GcOptions, monitor: &Monitor) -> Result
                 }
             }
         }
-        let paths = state.versions().map(|(_, version)| version.record.path.as_str());
-        for path in paths.chain(state.garbage().map(|(path, _)| path)) {
+        for path in paths_of(&state) {
             let folder = catalog.folder(path).map_err(hinted)?;
+            known.insert(folder.to_string());
             if let Some((data_dir, _)) = data_dir_of(&folder, &dataset) {
                 note_data_dir(data_dir);
             }
@@ -225,14 +232,22 @@ pub fn plan(catalog: &Catalog, options: &GcOptions, monitor: &Monitor) -> Result
             monitor.check()?;
             let found = match data_dir.as_path() {
                 Some(path) => local_staging(&path, now, monitor)?,
-                None => uploads(data_dir, now, &needed)?,
+                None => {
+                    let may_be_others = *data_dir != catalog.data_dir();
+                    let mut found = uploads(data_dir, now, &|folder, is_whole| {
+                        known.contains(&folder.to_string()) || is_whole && may_be_others
+                    })?;
+                    found.extend(probes(data_dir, now)?);
+                    found
+                }
             };
             items.extend(found.into_iter().map(|item| spare(item, options.spared)));
         }
-        if let Some(path) = catalog.location().as_path() {
-            let found = temporary_files(&path.join("log"), now)?;
-            items.extend(found.into_iter().map(|item| spare(item, options.spared)));
-        }
+        let found = match catalog.location().as_path() {
+            Some(path) => temporary_files(&path.join("log"), now)?,
+            None => probes(catalog.location(), now)?,
+        };
+        items.extend(found.into_iter().map(|item| spare(item, options.spared)));
     }
     Ok(items)
 }
@@ -258,11 +273,14 @@ pub fn delete(
             Kind::Version => delete_version(catalog, item, monitor)?,
             Kind::Orphan => delete_orphan(catalog, item, options.spared, monitor)?,
             Kind::Staging => delete_staging(item, options.spared, monitor)?,
-            Kind::Upload => delete_upload(item, options.spared)?,
+            Kind::Upload => delete_upload(catalog, item, options.spared, SystemTime::now())?,
             Kind::Temporary => {
-                // Its name is one that object stores do not take.
-                let path = item.location.local_path()?;
-                std::fs::remove_file(path).with_context(|| format!("could not delete {}", path.display()))?;
+                match item.location.as_path() {
+                    // Its name is one that object stores do not take.
+                    Some(path) => std::fs::remove_file(&path)
+                        .with_context(|| format!("could not delete {}", path.display()))?,
+                    None => store::remove_file(&item.location)?,
+                }
                 Ok(Deleted {
                     files: item.files,
                     bytes: item.bytes,
@@ -271,10 +289,16 @@ pub fn delete(
         };
         each(item, outcome)?;
     }
-    if options.dataset.is_none() {
-        catalog.remove_probes(options.spared).map_err(hinted)?;
-    }
     Ok(())
+}
+
+/// The folders that a log knows, as it writes them: of versions, and of what was removed.
+fn paths_of(state: &State) -> impl Iterator<Item = &str> {
+    let versions = state.versions().map(|(_, version)| version.record.path.as_str());
+    let garbage = state.garbage().map(|(path, _)| path);
+    versions
+        .chain(garbage)
+        .chain(state.collected().map(|(path, _)| path))
 }
 
 /// The data folder in which the folder of a version of this dataset lies, and its path in there; `None` where it was put elsewhere.
@@ -322,7 +346,7 @@ fn version_item(
             .range(inside.clone()..)
             .next()
             .is_some_and(|path| path.starts_with(&inside));
-    let files = match ours(location) {
+    let files = match ours_in(location) {
         Ok(files) => files,
         Err(reason_kept) => {
             return Ok(Item {
@@ -351,34 +375,15 @@ fn version_item(
 
 /// The files of a version's folder that the program has put there: those of its manifest, and what describes them; the manifest last. What the user has
 /// put beside them is the user's.
-fn ours(folder: &Location) -> Result<Vec<ListedFile>> {
+fn ours_in(folder: &Location) -> Result<Vec<ListedFile>> {
     let all = store::list_files(folder)?;
     if !all.iter().any(|file| file.relative == MANIFEST_FILE) {
         // Nothing of it is there any more, or a deletion was killed before the manifest's turn, which is last: then it never had one.
         return Ok(Vec::new());
     }
     let manifest = Manifest::read(folder).map_err(hinted)?;
-    // Of files in place only the indices are in the folder.
-    let of_shard = |shard: &ShardManifest| match (&shard.index, manifest.in_place) {
-        (index, true) => index.as_ref().map(|index| index.path.clone()),
-        (_, false) => Some(shard.path.clone()),
-    };
-    let shards = manifest.splits.iter().flat_map(|split| &split.shards);
-    let listed: BTreeSet<String> = shards
-        .filter_map(of_shard)
-        .chain(manifest.files.iter().map(|file| file.path.clone()))
-        .collect();
-    let describes = [
-        "features.json",
-        "dataset_info.json",
-        "prep_convert.json",
-        MANIFEST_FILE,
-    ];
-    let is_ours = |file: &ListedFile| {
-        listed.contains(&file.relative)
-            || describes.contains(&file.relative.as_str())
-            || (file.relative.ends_with(".labels.txt") && !file.relative.contains('/'))
-    };
+    let listed = ours::listed(&manifest);
+    let is_ours = |file: &ListedFile| listed.contains(&file.relative) || ours::describes(&file.relative);
     let mut files: Vec<ListedFile> = all.into_iter().filter(is_ours).collect();
     files.sort_by_key(|file| file.relative == MANIFEST_FILE);
     Ok(files)
@@ -539,7 +544,7 @@ fn delete_orphan(
 
 fn delete_files(folder: &Location) -> Result<Deleted> {
     let mut deleted = Deleted::default();
-    for file in ours(folder)? {
+    for file in ours_in(folder)? {
         store::remove_file(&folder.join(&file.relative))?;
         deleted.files += 1;
         deleted.bytes += file.bytes;
@@ -644,37 +649,90 @@ fn delete_staging(item: &Item, spared: Duration, monitor: &Monitor) -> Result<Re
     Ok(Ok(Deleted { files, bytes }))
 }
 
-/// What builds that were killed have put into a store: known from their claims.
-fn uploads(data_dir: &Location, now: SystemTime, needed: &BTreeSet<String>) -> Result<Vec<Item>> {
+/// What builds that were killed have put into a store: known from their claims. `is_version` tells of a folder, and whether it is whole, that it is to stay.
+fn uploads(
+    data_dir: &Location,
+    now: SystemTime,
+    is_version: &dyn Fn(&Location, bool) -> bool,
+) -> Result<Vec<Item>> {
     let mut items = Vec::new();
-    for claim in store::list_files(&data_dir.join(STAGING_FOLDER))? {
-        let Some(name) = claim.relative.strip_suffix(&format!("/{CLAIM_FILE}")) else {
+    let top = data_dir.join(STAGING_FOLDER);
+    for file in store::list_files(&top)? {
+        let age = now.duration_since(file.modified).unwrap_or_default();
+        if is_probe(&file.relative) {
+            items.push(temporary(top.join(&file.relative), file.bytes, age, TRIED));
+        }
+        let Some(name) = file.relative.strip_suffix(&format!("/{CLAIM_FILE}")) else {
             continue;
         };
         let folder = data_dir.join(name);
         let files = store::list_files(&folder)?;
-        let is_version =
-            files.iter().any(|file| file.relative == MANIFEST_FILE) || needed.contains(&folder.to_string());
-        let (count, bytes) = if is_version {
-            (0, 0)
-        } else {
-            (files.len() as u64, files.iter().map(|file| file.bytes).sum())
+        let manifest = files.iter().find(|file| file.relative == MANIFEST_FILE);
+        let kept = manifest
+            .filter(|manifest| is_fresh(manifest, now))
+            .map(|_| MAY_BE_COMMITTED.to_owned());
+        let (count, bytes, kept) = match is_version(&folder, manifest.is_some()) {
+            true => (0, 0, None),
+            false => (
+                files.len() as u64,
+                files.iter().map(|file| file.bytes).sum(),
+                kept,
+            ),
         };
         items.push(Item {
             kind: Kind::Upload,
             location: folder,
             files: count,
             bytes,
-            age: now.duration_since(claim.modified).unwrap_or_default(),
+            age,
             reason: "a build that was killed has put it there".to_owned(),
-            kept: None,
+            kept,
             dataset: None,
         });
     }
     Ok(items)
 }
 
-fn delete_upload(item: &Item, spared: Duration) -> Result<Result<Deleted, String>> {
+/// Whether a folder has become whole so lately that its job may be about to make the entry.
+fn is_fresh(manifest: &ListedFile, now: SystemTime) -> bool {
+    now.duration_since(manifest.modified).unwrap_or_default() < COMMITTED_WITHIN
+}
+
+/// Objects by which a place in a store was tried.
+fn probes(folder: &Location, now: SystemTime) -> Result<Vec<Item>> {
+    let found = prep_catalog::probes(folder).map_err(hinted)?.into_iter();
+    let item = |(location, modified)| {
+        let age = now.duration_since(modified).unwrap_or_default();
+        temporary(location, 0, age, TRIED)
+    };
+    Ok(found.map(item).collect())
+}
+
+fn is_probe(path: &str) -> bool {
+    path.rsplit('/')
+        .next()
+        .is_some_and(|name| name.starts_with(prep_catalog::PROBE))
+}
+
+fn temporary(location: Location, bytes: u64, age: Duration, reason: &str) -> Item {
+    Item {
+        kind: Kind::Temporary,
+        location,
+        files: 1,
+        bytes,
+        age,
+        reason: reason.to_owned(),
+        kept: None,
+        dataset: None,
+    }
+}
+
+fn delete_upload(
+    catalog: &Catalog,
+    item: &Item,
+    spared: Duration,
+    now: SystemTime,
+) -> Result<Result<Deleted, String>> {
     let folder = &item.location;
     // From `DATA_DIR/NAME/VERSION` to `DATA_DIR/.staging/NAME/VERSION`: the claim is beside one of the folders above.
     let text = folder.to_string();
@@ -693,9 +751,7 @@ fn delete_upload(item: &Item, spared: Duration) -> Result<Result<Deleted, String
     let Some((claim, listed)) = found else {
         return Ok(Err("the build has ended meanwhile".to_owned()));
     };
-    let age = SystemTime::now()
-        .duration_since(listed.modified)
-        .unwrap_or_default();
+    let age = now.duration_since(listed.modified).unwrap_or_default();
     if age < spared {
         return Ok(Err("a build is at it again".to_owned()));
     }
@@ -705,8 +761,13 @@ fn delete_upload(item: &Item, spared: Duration) -> Result<Result<Deleted, String
         files: 1,
         bytes: listed.bytes,
     };
+    if item.files == 0 {
+        return Ok(Ok(deleted));
+    }
     let files = store::list_files(folder)?;
-    if files.iter().any(|file| file.relative == MANIFEST_FILE) {
+    if let Some(manifest) = files.iter().find(|file| file.relative == MANIFEST_FILE)
+        && (is_fresh(manifest, now) || is_known(catalog, folder)?)
+    {
         return Ok(Ok(deleted));
     }
     for file in files {
@@ -715,6 +776,18 @@ fn delete_upload(item: &Item, spared: Duration) -> Result<Result<Deleted, String
         deleted.bytes += file.bytes;
     }
     Ok(Ok(deleted))
+}
+
+/// Whether some log knows a folder now.
+fn is_known(catalog: &Catalog, folder: &Location) -> Result<bool> {
+    let path = catalog.stored_path(folder).map_err(hinted)?;
+    for dataset in catalog.datasets().map_err(hinted)? {
+        let state = catalog.state(&dataset).map_err(hinted)?;
+        if paths_of(&state).any(|known| known == path) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Files that killed writers have left in a local log: `..json#1`.
@@ -740,16 +813,12 @@ fn temporary_files(log: &Path, now: SystemTime) -> Result<Vec<Item>> {
             });
             if is_temporary {
                 let modified = metadata.modified().unwrap_or(now);
-                items.push(Item {
-                    kind: Kind::Temporary,
-                    location: Location::from_path(entry.path()),
-                    files: 1,
-                    bytes: metadata.len(),
-                    age: now.duration_since(modified).unwrap_or_default(),
-                    reason: "a commit that was killed has left it".to_owned(),
-                    kept: None,
-                    dataset: None,
-                });
+                items.push(temporary(
+                    Location::from_path(entry.path()),
+                    metadata.len(),
+                    now.duration_since(modified).unwrap_or_default(),
+                    "a commit that was killed has left it",
+                ));
             }
         }
     }
@@ -806,17 +875,52 @@ mod tests {
         put("a/2.0.0/part", "whole");
         put("a/2.0.0/prep_manifest.json", "{}");
         let later = SystemTime::now() + Duration::from_secs(60);
-        let items = uploads(&data_dir, later, &BTreeSet::new()).unwrap();
-        assert_eq!(items.len(), 2);
-        assert_eq!((items[0].files, items[1].files), (1, 0));
-        for item in items {
-            assert!(item.kept.is_none());
-            let young = delete_upload(&item, Duration::from_secs(3600)).unwrap();
-            assert!(young.unwrap_err().contains("at it again"));
-            delete_upload(&item, Duration::ZERO).unwrap().unwrap();
+        put(".staging/a/2.0.0/.probe-1", "first");
+        put(".probe-2", "first");
+        let catalog = Catalog::open(&Location::parse("memory:///gc-uploads").unwrap()).unwrap();
+        // Of a data folder that may be another catalog's: what is whole is left.
+        let items = uploads(&data_dir, later, &|_, is_whole| is_whole).unwrap();
+        let found: Vec<_> = items.iter().map(|item| (item.kind, item.files)).collect();
+        assert_eq!(
+            found,
+            [(Kind::Upload, 1), (Kind::Temporary, 1), (Kind::Upload, 0)]
+        );
+        assert!(items.iter().all(|item| item.kept.is_none()));
+        let young = delete_upload(&catalog, &items[0], Duration::from_secs(3600), later).unwrap();
+        assert!(young.unwrap_err().contains("at it again"));
+        delete_upload(&catalog, &items[0], Duration::ZERO, later)
+            .unwrap()
+            .unwrap();
+        // Of the catalog's own, it goes as well; but not while its job may be about to make the entry.
+        let items = uploads(&data_dir, later, &|_, _| false).unwrap();
+        assert_eq!(
+            (items[1].files, items[1].kept.as_deref()),
+            (2, Some(MAY_BE_COMMITTED))
+        );
+        let much_later = later + COMMITTED_WITHIN;
+        let items = uploads(&data_dir, much_later, &|_, _| false).unwrap();
+        assert!(items[1].kept.is_none());
+        let probes = probes(&data_dir, later).unwrap();
+        assert_eq!(probes.len(), 1);
+        for probe in probes.iter().chain(&items[..1]) {
+            assert_eq!(probe.kind, Kind::Temporary);
+            store::remove_file(&probe.location).unwrap();
         }
-        let left = store::list_files(&data_dir).unwrap();
-        let left: Vec<_> = left.into_iter().map(|file| file.relative).collect();
-        assert_eq!(left, ["a/2.0.0/part", "a/2.0.0/prep_manifest.json"]);
+        let left = |data_dir: &Location| -> Vec<String> {
+            let left = store::list_files(data_dir).unwrap();
+            left.into_iter().map(|file| file.relative).collect()
+        };
+        assert_eq!(
+            left(&data_dir),
+            [
+                ".staging/a/2.0.0/claim.json",
+                "a/2.0.0/part",
+                "a/2.0.0/prep_manifest.json"
+            ]
+        );
+        delete_upload(&catalog, &items[1], Duration::ZERO, much_later)
+            .unwrap()
+            .unwrap();
+        assert!(left(&data_dir).is_empty());
     }
 }

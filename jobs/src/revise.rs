@@ -22,6 +22,7 @@ use prep_catalog::name::Version;
 use prep_catalog::{Catalog, DatasetName, Resolved, State};
 
 use crate::build::base::{Base, RECIPE_FILE, Taking, kept_file};
+use crate::build::kept::KeptRule;
 use crate::build::publish::hinted;
 use crate::build::{BuildRequest, recipe_sha256};
 use crate::builder::{Layout, SourcePlace};
@@ -98,7 +99,6 @@ pub fn append(
     let name = DatasetName::parse(name).map_err(hinted)?;
     let resolved = resolve(&store, &name, None)?;
     let mut base = Base::read(&resolved, Taking::Beside)?;
-    base.has_new_rules = matches!(addition, Addition::Sources(_));
     if !base.has_kept() {
         return Err(Hinted::new(
             format!(
@@ -114,7 +114,9 @@ pub fn append(
         Addition::Sources(sources) => {
             let text = kept_recipe(&resolved, "prep append NAME RECIPE.toml")?;
             let place = Text::kept(&resolved);
-            let before = place.parse(&text, &resolved)?.spec.sources.len();
+            let before = place.parse(&text, &resolved)?;
+            base.kept_rules = Some(kept_rules(&before)?);
+            let before = before.spec.sources.len();
             let added: Vec<Added> = sources
                 .iter()
                 .map(|text| parse_source(text))
@@ -147,6 +149,17 @@ pub fn append(
         }
     }
     Ok(request(RecipeBuilder::new(recipe), base, catalog))
+}
+
+/// The sources of a recipe of rows, as far as they stand for files.
+fn kept_rules(recipe: &Recipe) -> Result<Vec<KeptRule>> {
+    let ReaderSpec::Rows(rows) = &recipe.reader else {
+        return Ok(Vec::new());
+    };
+    let rules = rows.sources.iter().zip(&recipe.spec.sources);
+    rules
+        .map(|(rule, source)| KeptRule::new(rule.text.as_deref().unwrap_or(&source.name), &source.place))
+        .collect()
 }
 
 fn request(builder: RecipeBuilder, base: Base, catalog: Option<&str>) -> BuildRequest {

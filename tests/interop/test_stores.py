@@ -347,6 +347,84 @@ def test_versions_are_appended_and_updated_in_a_bucket(store, tmp_path):
         assert store.get(f"catalog/data/mine/1.2.1/{name}") == content, name
 
 
+def put_rows(path, numbers):
+    path.write_text("".join(json.dumps({"id": n, "text": f"row {n}"}) + "\n" for n in numbers))
+    return path
+
+
+def test_what_a_killed_append_has_left_in_a_bucket_is_in_nobodys_way(store, tmp_path):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('format = 1\nname = "mine"\n[[sources]]\npath = "a.jsonl"\n[reader]\nkind = "jsonl"\n')
+    put_rows(tmp_path / "a.jsonl", range(30))
+    store.run("register", recipe, "-q")
+
+    def kill(home, source):
+        """Kills an append when all is in the bucket but the entry."""
+        sign = tmp_path / "sign"
+        job = store.start("append", "mine", "--source", source, PREP_HOME=home, PREP_TEST_FAULT=f"hold@commit:1:{sign}")
+        while not sign.exists():
+            assert job.poll() is None, job.communicate()
+            time.sleep(0.01)
+        job.kill()
+        job.communicate()
+        sign.unlink()
+
+    homes = [tmp_path / name for name in ["one", "two"]]
+    b, c = (put_rows(tmp_path / f"{name}.jsonl", range(start, start + 5)) for name, start in [("b", 100), ("c", 200)])
+    kill(homes[0], b)
+    left = store.keys("catalog/data/mine/1.1.0/")
+    assert any(key.endswith("prep_manifest.json") for key in left)
+    # Another job, of another machine.
+    done = store.json("append", "mine", "--source", c, PREP_HOME=homes[1])[-1]
+    assert (done["status"], done["version"], done["records_written"]) == ("built", "1.1.0", 5)
+    assert "1.1.0-" in done["path"] and store.keys("catalog/data/mine/1.1.0/") == left
+    store.run("verify", "mine")
+    # The first one again: behind that one.
+    done = store.json("append", "mine", "--source", b, PREP_HOME=homes[0])[-1]
+    assert (done["status"], done["version"], done["records_written"]) == ("built", "1.2.0", 5)
+    assert len(store.json("cat", "mine", "--digest")) == 40
+    # The same job takes what it has sent.
+    d = put_rows(tmp_path / "d.jsonl", range(300, 305))
+    kill(homes[0], d)
+    store.proxy.counts()
+    done = store.json("append", "mine", "--source", d, PREP_HOME=homes[0])[-1]
+    assert (done["status"], done["version"]) == ("built", "1.3.0") and done["path"].endswith("/mine/1.3.0")
+    assert not [path for method, path in store.proxy.counts() if method == "PUT" and "mine-train" in path]
+    # What is left is whole, and may be about to be committed for all that anybody knows: for an hour.
+    found = [item for item in store.json("gc", "--older-than", "0s") if item["path"].endswith("/mine/1.1.0")]
+    assert [(item["status"], item["kind"]) for item in found] == [("kept", "upload")]
+    assert "about to tell the log" in found[0]["kept"]
+    store.put("catalog/data/.probe-left", b"first")
+    store.put("catalog/.probe-left", b"first")
+    store.run("gc", "--older-than", "0s", "--delete")
+    assert not [key for key in store.keys("") if ".probe-" in key]
+    store.run("verify", "mine")
+
+
+def test_of_two_appends_at_once_into_a_bucket_nothing_is_lost(store, tmp_path):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('format = 1\nname = "mine"\n[[sources]]\npath = "a.jsonl"\n[reader]\nkind = "jsonl"\n')
+    put_rows(tmp_path / "a.jsonl", range(30))
+    store.run("register", recipe, "-q")
+    for round in range(3):
+        jobs = []
+        for writer in range(2):
+            number = 100 * (2 * round + writer + 1)
+            source = put_rows(tmp_path / f"s{number}.jsonl", range(number, number + 5))
+            jobs.append(store.start("append", "mine", "--source", source, "--json", PREP_HOME=tmp_path / f"home-{writer}"))
+        ended = [(job.communicate(), job.returncode) for job in jobs]
+        assert [code for _, code in ended] == [0, 0], ended
+        done = [json.loads(out.splitlines()[-1]) for (out, _), _ in ended]
+        assert sorted(one["version"] for one in done) == [f"1.{2 * round + 1}.0", f"1.{2 * round + 2}.0"]
+        store.run("verify", "mine", "-q")
+        assert len(store.json("cat", "mine", "--digest")) == 30 + 10 * (round + 1)
+    assert len(store.json("list")) == 7
+    # Nothing of a loser's first try is in the way, or left for long.
+    store.run("gc", "--older-than", "0s", "--delete")
+    for version in range(1, 7):
+        store.run("verify", f"mine:1.{version}.0", "-q")
+
+
 def test_sixteen_writers_at_once_all_land(store):
     version = store.build("mnist")["version"]
     for lost in [0.0, 0.2]:

@@ -19,13 +19,11 @@ impl Home {
     }
 
     fn path(&self, relative: &str) -> PathBuf {
-        self.prep.home().join(relative)
+        self.prep.path(relative)
     }
 
     fn put(&self, path: &str, content: impl AsRef<[u8]>) -> &Self {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
+        self.prep.put(path, content);
         self
     }
 

@@ -106,14 +106,11 @@ impl Home {
     }
 
     fn path(&self, relative: &str) -> PathBuf {
-        self.prep.home().join(relative)
+        self.prep.path(relative)
     }
 
     fn put(&self, path: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, content).unwrap();
-        path
+        self.prep.put(path, content)
     }
 
     /// Registers a recipe of this name; `more` are flags.

@@ -9,7 +9,7 @@ use crate::store::{self, Location};
 use crate::{Error, Position, Result, json};
 
 /// Name of the schema's file in a TFDS folder.
-const FILE_NAME: &str = "features.json";
+pub const FILE_NAME: &str = "features.json";
 
 impl Features {
     /// Reads the schema of a TFDS folder: `features.json` and `*.labels.txt`.

@@ -29,6 +29,7 @@ use crate::{Error, Result};
 pub use encode::ExampleEncoder;
 pub use feature::{Encoding, Feature};
 pub(crate) use feature::{Shape, shape_fits};
+pub use folder::FILE_NAME;
 
 /// A schema: named features, in sorted order.
 #[derive(Debug, Clone, PartialEq, Default)]

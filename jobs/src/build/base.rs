@@ -25,13 +25,14 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::build::info::{self, write_file};
+use crate::build::kept::KeptRule;
 use crate::build::shard::ShardSummary;
 use crate::build::statistics::STATISTICS_FILE;
-use crate::build::{OUTPUT_REVISION, OnError};
-use crate::builder::{DatasetSpec, Known, Making, SourcePlace, SourceSpec};
+use crate::build::{OUTPUT_REVISION, OnError, upload};
+use crate::builder::{DatasetSpec, FileSet, Known, Making, SourcePlace, SourceSpec};
 use crate::error::Hinted;
 use crate::fetch::{self, Checksum, hash_file};
-use crate::monitor::Monitor;
+use crate::monitor::{Monitor, Unit};
 
 /// File name of the recipe in a version's folder.
 pub(crate) const RECIPE_FILE: &str = "prep_recipe.toml";
@@ -89,8 +90,8 @@ pub(crate) struct Base {
     pub(crate) taking: Taking,
     /// Whether the recipe asks for this very version, but for its number and sources.
     pub(crate) is_same_recipe: bool,
-    /// Whether the sources that are looked at are of rules that come behind those of its recipe.
-    pub(crate) has_new_rules: bool,
+    /// Where the sources that are looked at are of rules that come behind those of its recipe, the latter.
+    pub(crate) kept_rules: Option<Vec<KeptRule>>,
     settings: String,
     /// By the name of the source.
     lines: HashMap<String, Line>,
@@ -134,7 +135,7 @@ impl Base {
             folder: resolved.folder.clone(),
             taking,
             is_same_recipe: false,
-            has_new_rules: false,
+            kept_rules: None,
             settings,
             lines,
         })
@@ -167,11 +168,13 @@ impl Base {
             })
     }
 
-    /// Checks that what is found for an append can be behind what is there: local files of known names are those files, by their SHA-256, and new rules
-    /// bring either only new files or none. Reads the local files of known names.
+    /// Checks that what is found for an append can be behind what is there: files of known names are those files, and new rules bring either none or only
+    /// such as are new, and as the kept ones do not stand for. Local files are known by their SHA-256, which is read, objects of stores by their sizes;
+    /// web servers are not asked.
     ///
     /// # Errors
-    /// A file of a known name has another content; a rule stands for known files and for new ones, so that the recipe would have the former twice.
+    /// A file of a known name has another content; a rule stands for known files and for new ones, or for those of another rule, so that the recipe would
+    /// have them twice.
     pub(crate) fn check_addition(&self, sources: &[SourceSpec], monitor: &Arc<Monitor>) -> Result<()> {
         let version = &self.manifest.version;
         let there = self.manifest.sources.iter();
@@ -180,22 +183,31 @@ impl Base {
         let (known, new): (Vec<&SourceSpec>, Vec<&SourceSpec>) = sources
             .iter()
             .partition(|source| there.contains_key(source.name.as_str()));
+        let mut sizes = Sizes::default();
         for source in &known {
-            let (SourcePlace::Found(path, _), Some(there)) = (&source.place, there.get(source.name.as_str()))
-            else {
+            let Some(there) = there.get(source.name.as_str()) else {
                 continue;
             };
-            let sum = fetch::identify(source, path, monitor)?;
-            if info::source(&source.name, &sum) != **there {
+            let (place, found) = match &source.place {
+                SourcePlace::Found(path, _) => {
+                    let sum = fetch::identify(source, path, monitor)?;
+                    let found = (info::source(&source.name, &sum) != **there)
+                        .then(|| format!("{} bytes of SHA-256 {}", sum.bytes, hex::encode(sum.sha256)));
+                    (path.display().to_string(), found)
+                }
+                SourcePlace::Url(url) | SourcePlace::Listed(url, _) if fetch::is_store(url.scheme()) => {
+                    let bytes = sizes.of(url, source.files())?;
+                    let found = (bytes != Some(there.bytes))
+                        .then(|| bytes.map_or("nothing".to_owned(), |bytes| format!("{bytes} bytes")));
+                    (fetch::shown(url), found)
+                }
+                _ => continue,
+            };
+            if let Some(found) = found {
                 return Err(Hinted::new(
                     format!(
-                        "{} has another content than the source `{}` of version {version}: {} bytes of SHA-256 {}, and {} of {} there",
-                        path.display(),
-                        source.name,
-                        sum.bytes,
-                        hex::encode(sum.sha256),
-                        there.bytes,
-                        there.sha256
+                        "{place} has another content than the source `{}` of version {version}: {found}, and {} bytes of SHA-256 {} there",
+                        source.name, there.bytes, there.sha256
                     ),
                     "sources are only added here. A new file needs a name of its own: give a path below the recipe's folder, which is \
                      the whole name then, or call the file otherwise. What has changed is taken in by `prep update RECIPE.toml`",
@@ -203,8 +215,22 @@ impl Base {
                 .into());
             }
         }
+        let kept_rules = self.kept_rules.iter().flatten();
+        let twice = kept_rules
+            .flat_map(|rule| new.iter().map(move |source| (rule, source)))
+            .find(|(rule, source)| rule.takes(source));
+        if let Some((rule, source)) = twice {
+            return Err(Hinted::new(
+                format!(
+                    "the recipe of version {version} stands for {} already, with `{}`: with one more source it would have the file twice",
+                    source.name, rule.text
+                ),
+                "`prep append NAME RECIPE.toml` adds what is new of the recipe's own sources, and `prep update` takes in all that has changed",
+            )
+            .into());
+        }
         match (known.first(), new.first()) {
-            (Some(known), Some(new)) if self.has_new_rules => Err(Hinted::new(
+            (Some(known), Some(new)) if self.kept_rules.is_some() => Err(Hinted::new(
                 format!(
                     "the file {} is there already, in version {version}, and {} is new: the recipe would have the former twice",
                     known.name, new.name
@@ -343,22 +369,12 @@ impl Base {
     /// The sizes of its shards, by their paths in the manifest; of one that is not there, there is none.
     fn there(&self) -> Result<HashMap<&str, u64>> {
         let shards = self.manifest.splits.iter().flat_map(|split| &split.shards);
-        // One request for a thousand objects, not one for each.
-        let mut listed: HashMap<String, HashMap<String, u64>> = HashMap::new();
+        let mut sizes = Sizes::default();
         let mut found = HashMap::new();
         for shard in shards {
             let at = shard.location(&self.folder);
             let size = match (at.as_path(), at.parent()) {
-                (None, Some(folder)) => {
-                    let files = match listed.entry(folder.to_string()) {
-                        std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                        std::collections::hash_map::Entry::Vacant(entry) => {
-                            let files = store::list_files(&folder)?.into_iter();
-                            entry.insert(files.map(|file| (file.relative, file.bytes)).collect())
-                        }
-                    };
-                    files.get(file_name(&shard.path)).copied()
-                }
+                (None, Some(folder)) => sizes.in_folder(&folder)?.get(file_name(&shard.path)).copied(),
                 _ => store::size_of_file(&at)?,
             };
             if let Some(size) = size {
@@ -408,25 +424,25 @@ impl Base {
         .into()
     }
 
-    /// Brings shards that lie in local files into a folder: by hard links, or by copies where the file system has none. What is there already stays.
+    /// Brings shards that lie in local files into a folder: by hard links, or by copies where the file system has none. What is there already stays. Reads
+    /// each, as what has rotted at the same size would be the new version's too.
     ///
     /// # Errors
-    /// A file cannot be read or written; a copy is not what the manifest says.
+    /// A file cannot be read or written, or is not what the manifest says.
     pub(crate) fn bring(&self, shards: &[ShardSummary], folder: &Path, monitor: &Monitor) -> Result<()> {
         let places = self.places();
-        for shard in shards {
-            monitor.check()?;
-            let to = folder.join(&shard.path);
-            if std::fs::metadata(&to).is_ok_and(|there| there.len() == shard.file_bytes) {
-                continue;
-            }
+        let total = shards.iter().map(|shard| shard.file_bytes).sum();
+        let meter = monitor.stage("take over", Unit::Bytes, Some(total));
+        upload::at_once(shards, |shard| {
             let from = places.get(shard.path.as_str());
             let from = from.ok_or_else(|| anyhow!("there is no shard {}", shard.path))?;
             let from = from.local_path()?;
-            crate::fault::pass("bring");
-            link_or_copy(from, &to, shard, monitor)
+            bring(from, &folder.join(&shard.path), shard, monitor)
                 .with_context(|| format!("could not take over {}", from.display()))?;
-        }
+            meter.add(shard.file_bytes);
+            Ok(())
+        })?;
+        meter.finish();
         Ok(())
     }
 
@@ -437,6 +453,44 @@ impl Base {
         shards
             .map(|shard| (file_name(&shard.path), place(shard)))
             .collect()
+    }
+}
+
+/// The sizes of objects, by folder: one request for a thousand, not one for each.
+#[derive(Default)]
+struct Sizes(HashMap<String, HashMap<String, u64>>);
+
+impl Sizes {
+    /// Of all that is below a folder.
+    fn in_folder(&mut self, folder: &Location) -> Result<&HashMap<String, u64>> {
+        use std::collections::hash_map::Entry;
+
+        Ok(match self.0.entry(folder.to_string()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let files = store::list_files(folder)?.into_iter();
+                entry.insert(files.map(|file| (file.relative, file.bytes)).collect())
+            }
+        })
+    }
+
+    /// Of an object, or of these below an address; `None` where one is not there.
+    fn of(&mut self, url: &url::Url, files: Option<&Arc<FileSet>>) -> Result<Option<u64>> {
+        let at = Location::parse(url.as_str())?;
+        let Some(files) = files else {
+            let name = at
+                .parent()
+                .map(|folder| (file_name(url.path()).to_owned(), folder));
+            // A name may be written otherwise in an address.
+            return Ok(match name {
+                Some((name, folder)) if self.in_folder(&folder)?.contains_key(&name) => {
+                    self.in_folder(&folder)?.get(&name).copied()
+                }
+                _ => store::size_of_file(&at)?,
+            });
+        };
+        let there = self.in_folder(&at)?;
+        Ok(files.iter().map(|file| there.get(file).copied()).sum())
     }
 }
 
@@ -453,7 +507,32 @@ pub(crate) fn kept_file(resolved: &Resolved, name: &str) -> Result<Option<Bytes>
     Ok(bytes.filter(|bytes| hex::encode(Sha256::digest(bytes)) == file.sha256))
 }
 
-fn link_or_copy(from: &Path, to: &Path, shard: &ShardSummary, monitor: &Monitor) -> Result<()> {
+fn bring(from: &Path, to: &Path, shard: &ShardSummary, monitor: &Monitor) -> Result<()> {
+    let sha256 = || Ok::<_, anyhow::Error>(hex::encode(hash_file(to, None, monitor)?.sha256));
+    let is_there = std::fs::metadata(to).is_ok_and(|there| there.len() == shard.file_bytes);
+    if is_there && sha256()? == shard.sha256 {
+        return Ok(());
+    }
+    crate::fault::pass("bring");
+    link_or_copy(from, to)?;
+    let found = sha256()?;
+    if found != shard.sha256 {
+        std::fs::remove_file(to)?;
+        return Err(damaged(&from.display(), &found, &shard.sha256));
+    }
+    Ok(())
+}
+
+/// A shard that cannot be taken over.
+pub(crate) fn damaged(at: &dyn std::fmt::Display, found: &str, wanted: &str) -> anyhow::Error {
+    Hinted::new(
+        format!("{at} is damaged: its SHA-256 is {found}, and the manifest says {wanted}"),
+        "`prep verify` says what else is; `prep register`, with another `version` in the recipe, builds all anew",
+    )
+    .into()
+}
+
+fn link_or_copy(from: &Path, to: &Path) -> Result<()> {
     match std::fs::remove_file(to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -462,26 +541,17 @@ fn link_or_copy(from: &Path, to: &Path, shard: &ShardSummary, monitor: &Monitor)
         Ok(()) => Ok(()),
         // Another file system, one without links, or too many of them: the bytes are copied.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error.into()),
-        Err(_) => copy(from, to, shard, monitor),
+        Err(_) => copy(from, to),
     }
 }
 
-fn copy(from: &Path, to: &Path, shard: &ShardSummary, monitor: &Monitor) -> Result<()> {
+fn copy(from: &Path, to: &Path) -> Result<()> {
     // Under another name as long as it is not whole; one that was left behind goes before the folder is published.
     let mut staged = to.as_os_str().to_owned();
     staged.push(".part");
     let staged = Path::new(&staged);
     std::fs::copy(from, staged)?;
     File::open(staged)?.sync_all()?;
-    let found = hex::encode(hash_file(staged, None, monitor)?.sha256);
-    if found != shard.sha256 {
-        std::fs::remove_file(staged)?;
-        return Err(Hinted::new(
-            format!("its SHA-256 is {found}, and the manifest says {}", shard.sha256),
-            "`prep verify` says what else is damaged; `prep register --overwrite` builds all anew",
-        )
-        .into());
-    }
     Ok(std::fs::rename(staged, to)?)
 }
 
@@ -737,25 +807,37 @@ mod tests {
     fn a_shard_that_is_taken_over_is_one_file_under_two_names() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("from"), folder.path().join("to"));
-        std::fs::write(&from, "content").unwrap();
         let monitor = Monitor::new();
-        // The same file under two names, whatever was there before.
-        std::fs::write(&to, "before").unwrap();
-        link_or_copy(&from, &to, &shard(0, "to"), &monitor).unwrap();
-        std::fs::write(&from, "changed").unwrap();
-        assert_eq!(std::fs::read(&to).unwrap(), b"changed");
-        // A copy is compared, and is not left where it is wrong.
-        std::fs::remove_file(&to).unwrap();
-        let error = copy(&from, &to, &shard(0, "to"), &monitor).unwrap_err();
-        assert!(error.to_string().contains("SHA-256"), "{error}");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-        let right = ShardSummary {
-            sha256: hex::encode(Sha256::digest("changed")),
+        let shard = ShardSummary {
+            file_bytes: 7,
+            sha256: hex::encode(Sha256::digest("content")),
             ..shard(0, "to")
         };
-        copy(&from, &to, &right, &monitor).unwrap();
-        assert_eq!(std::fs::read(&to).unwrap(), b"changed");
+        // Whatever was there before.
+        for before in ["", "before!"] {
+            let _ = std::fs::remove_file(&from);
+            let _ = std::fs::remove_file(&to);
+            std::fs::write(&from, "content").unwrap();
+            std::fs::write(&to, before).unwrap();
+            bring(&from, &to, &shard, &monitor).unwrap();
+            std::fs::write(&from, "changed").unwrap();
+            assert_eq!(std::fs::read(&to).unwrap(), b"changed");
+        }
+        // Rotten at its size, it is not taken, by no way, and not left behind.
+        let error = bring(&from, &to, &shard, &monitor).unwrap_err();
+        assert!(
+            error.to_string().contains("from is damaged: its SHA-256"),
+            "{error}"
+        );
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        // A copy is another file.
+        std::fs::write(&from, "content").unwrap();
+        copy(&from, &to).unwrap();
+        std::fs::write(&from, "changed").unwrap();
+        bring(&from, &to, &shard, &monitor).unwrap();
+        assert_eq!(std::fs::read(&to).unwrap(), b"content");
         std::fs::remove_file(&from).unwrap();
-        assert!(link_or_copy(&from, &to, &shard(0, "to"), &monitor).is_err());
+        std::fs::remove_file(&to).unwrap();
+        assert!(bring(&from, &to, &shard, &monitor).is_err());
     }
 }

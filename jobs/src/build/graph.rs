@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     /// The sources that are not read, as their shards are taken over; and how many records of each split are in those.
     pub(crate) taken: Vec<bool>,
     pub(crate) taken_records: Vec<u64>,
+    /// Records that those sources had left out.
+    pub(crate) skipped_before: u64,
 }
 
 /// What the graph of a build leaves behind.
@@ -82,6 +84,8 @@ struct Ledger {
     /// Groups of each split.
     sources_of_split: usize,
     total_skipped: AtomicU64,
+    /// Of sources that are taken over: they count for the most that may be.
+    skipped_before: u64,
     /// Examples that the recipe leaves out.
     left_out: AtomicU64,
     on_error: OnError,
@@ -124,10 +128,10 @@ impl Ledger {
             1,
         );
         let total = self.total_skipped.fetch_add(1, Ordering::Relaxed) + 1;
-        if most.is_some_and(|most| total > most) {
+        let all = self.skipped_before + total;
+        if most.is_some_and(|most| all > most) {
             let hint = "raise the number after `skip:`, or get the source again";
-            let message =
-                format!("{total} records are damaged, more than may be skipped; the last is {place}");
+            let message = format!("{all} records are damaged, more than may be skipped; the last is {place}");
             return Err(reason.context(Hinted::new(message, hint)));
         }
         // The first ones are told; the number of all is in the manifest.
@@ -152,6 +156,7 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
         skipped: (0..spec.num_groups()).map(|_| AtomicU64::new(0)).collect(),
         sources_of_split: spec.sources_of_split(),
         total_skipped: AtomicU64::new(0),
+        skipped_before: plan.skipped_before,
         left_out: AtomicU64::new(0),
         on_error: plan.on_error,
         features: spec.features.clone(),
@@ -371,14 +376,9 @@ fn settle(
     if let Some(reason) = again {
         return Err(StartOver { reason }.into());
     }
-    let skipped: u64 = counts.skipped.iter().sum();
-    if let OnError::Skip(Some(most)) = ledger.on_error
-        && skipped > most
-    {
-        let hint = "raise the number after `skip:`, or get the source again";
-        let message = format!("{skipped} records are damaged, more than may be skipped");
-        return Err(Hinted::new(message, hint).into());
-    }
+    ledger
+        .on_error
+        .check(ledger.skipped_before + counts.skipped.iter().sum::<u64>())?;
     Ok(counts)
 }
 

@@ -4,8 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
-use prep_catalog::fingerprint::{SequenceHash, dataset_fingerprint};
+use anyhow::{Context, Result};
 use prep_catalog::manifest::{Manifest, SourceManifest, SplitManifest};
 use prep_formats::dataset_info::{DatasetInfo, FILEPATH_TEMPLATE, SplitInfo};
 use prep_formats::features::{Feature, Features};
@@ -92,7 +91,6 @@ fn manifest(
     sums: &[Checksum],
     output: &Output,
 ) -> Result<Manifest> {
-    let mut hashes = Vec::new();
     let mut splits = Vec::new();
     let skipped: Vec<&[u64]> = output.skipped.chunks(spec.sources_of_split().max(1)).collect();
     for (index, split) in spec.splits.iter().enumerate() {
@@ -101,13 +99,6 @@ fn manifest(
             .iter()
             .filter(|shard| shard.split as usize / spec.sources_of_split().max(1) == index)
             .collect();
-        let mut hash = SequenceHash::default();
-        for shard in &shards {
-            let part = SequenceHash::from_hex(&shard.sequence_hash, shard.records)
-                .ok_or_else(|| anyhow!("the hash of the shard {} is malformed", shard.path))?;
-            hash = hash.join(part);
-        }
-        hashes.push((split.name.clone(), hash));
         splits.push(SplitManifest {
             name: split.name.clone(),
             records: shards.iter().map(|shard| shard.records).sum(),
@@ -117,12 +108,12 @@ fn manifest(
             shards: shards.into_iter().map(ShardSummary::described).collect(),
         });
     }
-    Ok(Manifest {
+    let mut manifest = Manifest {
         format: 1,
         name: spec.name.clone(),
         config: spec.config.clone(),
         version: spec.version.clone(),
-        fingerprint: dataset_fingerprint(&features.canonical_json(), &hashes),
+        fingerprint: String::new(),
         recipe_sha256: recipe_sha256.to_owned(),
         layout: spec.layout.name().to_owned(),
         in_place: false,
@@ -133,7 +124,15 @@ fn manifest(
             .collect(),
         splits,
         files: Vec::new(),
-    })
+    };
+    manifest.fingerprint = fingerprint(&manifest, features)?;
+    Ok(manifest)
+}
+
+/// The fingerprint of a version with these features.
+pub(crate) fn fingerprint(manifest: &Manifest, features: &Features) -> Result<String> {
+    let fingerprint = manifest.fingerprint_with(&features.canonical_json());
+    fingerprint.context("the hash of a shard's records is malformed")
 }
 
 fn dataset_info(spec: &DatasetSpec, manifest: &Manifest) -> DatasetInfo {

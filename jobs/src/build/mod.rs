@@ -7,11 +7,13 @@
 //! All happens in a staging folder under the data folder (`staging`); what is finished there is journaled, so that the same
 //! request goes on after a kill. The version's folder gets its name by one rename, and the catalog its entry by one commit.
 
+pub(crate) mod apart;
 pub(crate) mod base;
 mod estimate;
 mod graph;
 pub(crate) mod info;
 mod journal;
+pub(crate) mod kept;
 mod payload;
 pub(crate) mod publish;
 mod shard;
@@ -92,6 +94,18 @@ impl OnError {
             Self::Fail => skipped == 0,
             Self::Skip(most) => most.is_none_or(|most| skipped <= most),
         }
+    }
+
+    /// Refuses more records to be left out than may be; that none may be is the matter of whoever finds one.
+    pub(crate) fn check(self, skipped: u64) -> Result<()> {
+        if self == Self::Fail || self.allows(skipped) {
+            return Ok(());
+        }
+        Err(Hinted::new(
+            format!("{skipped} records are damaged, more than may be skipped"),
+            "raise the number after `skip:`, or get the source again",
+        )
+        .into())
     }
 }
 
@@ -568,6 +582,7 @@ impl Build {
             &request.builder.identity(),
             request.statistics,
         );
+        let asked = request.builder.spec().sources.clone();
         if let Some(found) = request.builder.with_files(&request.from)? {
             request.builder = found;
         }
@@ -582,6 +597,7 @@ impl Build {
         }
         WriteOptions::parse(&spec.options).context("the builder's options of shards")?;
         let mut registry = Registry::open(&spec, request.catalog.as_deref(), request.data_dir.as_deref())?;
+        apart::check(&asked, &request.from, &spec.sources, &registry.written())?;
         match request.base.as_deref() {
             Some(base) if base.taking == Taking::Beside => registry.share(&base.manifest, &base.folder)?,
             Some(base) if base.folder.as_path().is_none() && !registry.is_remote() => {
@@ -753,6 +769,18 @@ impl Build {
 
     /// How what is there compares with what is asked for.
     fn standing(&self, found: &Found, located: Option<&[Located]>) -> Result<Standing> {
+        let standing = self.compare(found, located)?;
+        // In a store a folder belongs to a content. What another job has put there, which was killed before its entry, or is about to make it, is in
+        // nobody's way: this one gets a folder of its own, and `prep gc` finds the other.
+        Ok(match standing {
+            Standing::Different(_) if self.registry.is_remote() && self.registry.has_no_entry()? => {
+                Standing::Absent
+            }
+            standing => standing,
+        })
+    }
+
+    fn compare(&self, found: &Found, located: Option<&[Located]>) -> Result<Standing> {
         let place = self.registry.place();
         let said = |folder: &Location, reason: &str| {
             let reason = format!("{folder} is there already, and {reason}");
@@ -826,7 +854,7 @@ impl Build {
                 let hinted = Hinted::new(reason, hint);
                 Err(match &self.request.base {
                     None => hinted.into(),
-                    // Nobody works on it: its lock is held, or nothing will be written. In a store it may be another machine's.
+                    // Nobody works on it: its lock is held, or nothing will be written.
                     Some(_) if self.is_left_behind(found)? => {
                         anyhow::Error::new(Occupied(self.spec.version.clone())).context(hinted)
                     }
@@ -834,6 +862,7 @@ impl Build {
                     Some(_) => anyhow::Error::new(Overtaken).context(hinted),
                 })
             }
+            Standing::Different(_) => self.registry.refuse_others(),
             _ => Ok(()),
         }
     }
@@ -1193,6 +1222,7 @@ impl Build {
         spec.features = self.builder().spec().features.clone();
         let making = self.builder().making(&sums)?;
         let taken = base.take_over(&spec, making.as_ref(), &sums, self.request.on_error)?;
+        self.request.on_error.check(taken.skipped.iter().sum())?;
         let count = taken.sources.iter().filter(|taken| **taken).count();
         if count == 0 && added.len() + changed.len() < self.spec.sources.len() {
             monitor.note(format!(
@@ -1282,11 +1312,13 @@ impl Build {
 
     /// What to say if nothing differs from the earlier version.
     fn same_as_base(&self, base: &Base, sums: Option<&[Checksum]>) -> Option<BuildOutcome> {
-        let skipped = base.manifest.splits.iter().any(|split| split.skipped > 0);
-        // Where nothing is added, the recipe does not matter.
-        let is_same = (base.is_same_recipe || base.taking == Taking::Beside)
-            && base.has_sources(&self.spec, sums?)
-            && !(skipped && self.request.on_error == OnError::Fail);
+        let skipped = base.manifest.splits.iter().map(|split| split.skipped).sum();
+        let on_error = self.request.on_error;
+        // Where nothing is added, the recipe does not matter, nor what was wrong with sources that are not read again.
+        let is_same = match base.taking {
+            Taking::In => base.is_same_recipe && on_error.allows(skipped),
+            Taking::Beside => on_error == OnError::Fail || on_error.allows(skipped),
+        } && base.has_sources(&self.spec, sums?);
         is_same.then(|| {
             let mut outcome = self.up_to_date(&base.manifest, &base.folder);
             outcome.version = base.manifest.version.clone();
@@ -1601,6 +1633,7 @@ impl Build {
                 may_restart: restarts < MOST_RESTARTS,
                 taken: taken.sources.clone(),
                 taken_records: taken.records(&self.spec),
+                skipped_before: taken.skipped.iter().sum(),
             });
             meter.finish();
             write_meter.finish();
@@ -1635,7 +1668,7 @@ impl Build {
         );
         verify::verify(&out, &mut output.shards, self.request.workers, &meter, monitor)?;
         meter.finish();
-        // Those that are taken over have been verified when they were built.
+        // Those that are taken over were compared when they were brought; or stay where they are.
         let copies = self.copies(&taken)?;
         output.shards.extend(taken.shards);
         output.shards.sort_by_key(|shard| (shard.split, shard.index));

@@ -20,6 +20,7 @@ use crate::builder::DatasetSpec;
 use crate::error::{Hinted, Overtaken};
 use crate::fetch::hash_file;
 use crate::monitor::{Monitor, Unit};
+use crate::place::ours;
 
 /// A catalog, and the place in it of the version that is built.
 #[derive(Debug)]
@@ -319,6 +320,26 @@ impl Registry {
         Ok(Found::Registered(resolved.manifest.clone(), folder))
     }
 
+    /// Refuses to replace the version's folder, if it has files that are not the program's. In a store it is not replaced: see [`upload`].
+    pub(crate) fn refuse_others(&self) -> Result<()> {
+        if self.is_remote() {
+            return Ok(());
+        }
+        let listed =
+            Manifest::read(&self.place()).map_or_else(|_| HashSet::new(), |found| ours::listed(&found));
+        ours::refuse_others_in(&self.folder, &listed)
+    }
+
+    /// Folders and files of this machine that the program writes: the log of the catalog, and the folder of all datasets.
+    pub(crate) fn written(&self) -> Vec<PathBuf> {
+        let catalog = self.catalog.location().as_path();
+        let of_catalog = catalog
+            .iter()
+            .flat_map(|path| ["log", "prep.json"].map(|name| path.join(name)));
+        let data_dir = (!self.is_remote()).then(|| self.data_dir.clone());
+        of_catalog.chain(data_dir).collect()
+    }
+
     /// Does what a run that was killed between commit and exchange left undone, and looks at what is there then.
     pub(crate) fn heal(&self) -> Result<Found> {
         if let Ok(resolved) = self.catalog.resolve(&self.version)
@@ -446,10 +467,7 @@ impl Registry {
         monitor: &Monitor,
     ) -> Result<(u64, Location)> {
         store::sync_folder(out)?;
-        let parent = self.folder.parent().unwrap_or(&self.data_dir);
-        std::fs::create_dir_all(parent)
-            .with_context(|| format!("could not make the folder {}", parent.display()))?;
-        sync_up_to(parent, &self.data_dir)?;
+        let parent = self.make_parent()?;
         let hash = &manifest.sha256()[..upload::HASH_CHARACTERS];
         let mut name = self.relative.file_name().unwrap_or_default().to_owned();
         let mut staging = None;
@@ -473,18 +491,26 @@ impl Registry {
         Ok((log, place))
     }
 
-    fn publish_folder(&self, out: &Path, manifest: &Manifest, unchecked: &[String]) -> Result<u64> {
-        let place = self.place();
-        store::sync_folder(out)?;
+    /// The folder that the version's folder is in, which is there for good then.
+    fn make_parent(&self) -> Result<&Path> {
         let parent = self.folder.parent().unwrap_or(&self.data_dir);
         std::fs::create_dir_all(parent)
             .with_context(|| format!("could not make the folder {}", parent.display()))?;
         sync_up_to(parent, &self.data_dir)?;
+        Ok(parent)
+    }
+
+    fn publish_folder(&self, out: &Path, manifest: &Manifest, unchecked: &[String]) -> Result<u64> {
+        let place = self.place();
+        store::sync_folder(out)?;
+        let parent = self.make_parent()?;
         if std::fs::symlink_metadata(&self.folder).is_err() {
             store::rename_without_replacing(out, &self.folder)?;
             store::sync_folder(parent)?;
             return self.commit(manifest, &place, None, unchecked, true);
         }
+        // Something may have come there since the build began.
+        self.refuse_others()?;
         let log = self.commit(manifest, &place, Some(out), unchecked, true)?;
         self.exchange(out, &self.folder)?;
         Ok(log)

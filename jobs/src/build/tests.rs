@@ -337,8 +337,11 @@ fn a_folder_that_is_not_ours_is_left_alone() {
     std::fs::write(folder.join("mine.txt"), "mine").unwrap();
     assert_fails(&home, home.cifar10(), &["was not made by `prep build`"]);
     assert_eq!(std::fs::read(folder.join("mine.txt")).unwrap(), b"mine");
+    let refused = home.cifar10().overwrite(true);
+    assert_fails(&home, refused, &["is not replaced: it has `mine.txt`"]);
+    assert_eq!(std::fs::read(folder.join("mine.txt")).unwrap(), b"mine");
+    std::fs::remove_file(folder.join("mine.txt")).unwrap();
     build(home.cifar10().overwrite(true)).unwrap();
-    assert!(!folder.join("mine.txt").exists());
 }
 
 #[test]

@@ -24,6 +24,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::archive::folder_files;
+use crate::build::base;
 use crate::build::publish::hinted;
 use crate::build::staging::STAGING_FOLDER;
 use crate::error::Hinted;
@@ -165,7 +166,7 @@ pub(crate) struct Copy {
     pub(crate) sha256: String,
 }
 
-/// Sends the files of a finished version, the manifest last; and has the store copy others, which it vouches for.
+/// Sends the files of a finished version, the manifest last; and has the store copy others.
 pub(crate) fn send(
     out: &Path,
     manifest: &Manifest,
@@ -185,7 +186,7 @@ pub(crate) fn send(
     manifest.write(&place.folder).map_err(hinted)
 }
 
-/// Copies what is not there in its full size.
+/// Copies what is not there in its full size, and reads all of it back: a store vouches for the bytes it has, not for their being the manifest's.
 fn copy_all(copies: &[Copy], folder: &Location, monitor: &Monitor) -> Result<()> {
     if copies.is_empty() {
         return Ok(());
@@ -199,6 +200,22 @@ fn copy_all(copies: &[Copy], folder: &Location, monitor: &Monitor) -> Result<()>
     let meter = monitor.stage("copy", Unit::Bytes, Some(total));
     at_once(&missing, |copy| copy_to(copy, folder, &meter, monitor))?;
     meter.finish();
+    let total = copies.iter().map(|copy| copy.bytes).sum();
+    let read = monitor.stage("read back", Unit::Bytes, Some(total));
+    at_once(copies, |copy| {
+        let to = folder.join(&copy.name);
+        let mut found = hash_remote(&to, copy.bytes, &read, monitor)?;
+        if found != copy.sha256 && there.contains_key(&copy.name) {
+            copy_to(copy, folder, &meter, monitor)?;
+            found = hash_remote(&to, copy.bytes, &read, monitor)?;
+        }
+        if found != copy.sha256 {
+            let _ = store::remove_file(&to);
+            return Err(base::damaged(&copy.from, &found, &copy.sha256));
+        }
+        Ok(())
+    })?;
+    read.finish();
     Ok(())
 }
 
@@ -315,11 +332,7 @@ fn copy_to(copy: &Copy, folder: &Location, meter: &Meter, monitor: &Monitor) -> 
     }
     let found = hex::encode(sum.finalize());
     if found != *sha256 {
-        return Err(Hinted::new(
-            format!("{from} is damaged: its SHA-256 is {found}, and the manifest says {sha256}"),
-            "`prep verify` says what else is; `prep register --overwrite` builds all anew",
-        )
-        .into());
+        return Err(base::damaged(from, &found, sha256));
     }
     Ok(output.commit()?)
 }
@@ -499,6 +512,16 @@ mod tests {
         output.commit().unwrap();
         send(folder.path(), &manifest, &[], &place, &monitor).unwrap();
         assert_eq!(store::read_file(&shard).unwrap().unwrap(), vec![1; 1000]);
+        // A copy of what has rotted is refused, and is not left.
+        let copy = Copy {
+            from: shard,
+            name: "copy".to_owned(),
+            bytes: 1000,
+            sha256: hex::encode(Sha256::digest([2; 1000])),
+        };
+        let error = send(folder.path(), &manifest, &[copy], &place, &monitor).unwrap_err();
+        assert!(error.to_string().contains("is damaged: its SHA-256"), "{error}");
+        assert!(!names(&place.folder).contains(&"copy".to_owned()));
         monitor.cancel();
         assert!(send(folder.path(), &manifest, &[], &place, &monitor).is_err());
     }

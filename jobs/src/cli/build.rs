@@ -42,7 +42,7 @@ pub(crate) struct Build {
     #[arg(long, value_name = "URL")]
     data_dir: Option<String>,
     /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
+    #[arg(long, env = "PREP_CATALOG", value_parser = crate::cli::from_catalog::place)]
     catalog: Option<String>,
     /// Shards of each split; default: the recipe decides.
     #[arg(long, value_name = "N")]
@@ -105,11 +105,7 @@ pub(crate) fn run_as(
         }
         crate::build(request)
     })?;
-    let exit = if outcome.skipped > 0 && outcome.status == Status::Built {
-        Outcome::Skipped
-    } else {
-        Outcome::Done
-    };
+    let exit = Outcome::without(outcome.skipped);
     if follows {
         // Process 0 has the output.
         return Ok(exit);
@@ -175,7 +171,10 @@ pub(crate) fn summary(outcome: &BuildOutcome) -> String {
         .map_or(String::new(), |config| format!("/{config}"));
     let name = format!("{}{config}:{}", outcome.name, outcome.version);
     match outcome.status {
-        Status::UpToDate => return format!("{name} is up to date at {}", outcome.path),
+        Status::UpToDate => {
+            let skipped = left_out_before(outcome.skipped);
+            return format!("{name} is up to date at {}{skipped}", outcome.path);
+        }
         Status::Planned => {
             return format!(
                 "{name} would be built at {}\n{}",
@@ -203,6 +202,14 @@ pub(crate) fn summary(outcome: &BuildOutcome) -> String {
         outcome.seconds,
         outcome.path
     )
+}
+
+/// What to say of what is up to date, and was made with damaged records left out.
+pub(crate) fn left_out_before(skipped: u64) -> String {
+    match skipped {
+        0 => String::new(),
+        count => format!("; {count} damaged records were left out when it was made"),
+    }
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ pub(crate) struct Cat {
     #[arg(long, value_name = "POLICY", default_value = "fail")]
     pub(crate) on_error: String,
     /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
+    #[arg(long, env = "PREP_CATALOG", value_parser = crate::cli::from_catalog::place)]
     pub(crate) catalog: Option<String>,
     /// One JSON object a line on stdout.
     #[arg(long)]

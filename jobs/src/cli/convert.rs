@@ -8,6 +8,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::cli::build::left_out_before;
 use crate::cli::job_args::{Action, JobArgs, refuse_inside, run_job};
 use crate::cli::output::Usage;
 use crate::cli::{Global, Outcome};
@@ -103,13 +104,7 @@ pub(crate) fn run(args: &Convert, global: &Global) -> Result<Outcome> {
     } else if !args.job.json && !global.quiet {
         writeln!(io::stdout(), "{}", summary(&outcome))?;
     }
-    Ok(
-        if outcome.skipped > 0 && outcome.status == ConvertStatus::Converted {
-            Outcome::Skipped
-        } else {
-            Outcome::Done
-        },
-    )
+    Ok(Outcome::without(outcome.skipped))
 }
 
 /// What all processes of a cluster have to be asked alike: all but who they are, what they may use, and what they tell.
@@ -247,7 +242,9 @@ fn describe(outcome: &ConvertOutcome) -> Value {
 fn summary(outcome: &ConvertOutcome) -> String {
     let path = &outcome.path;
     match outcome.status {
-        ConvertStatus::UpToDate => return format!("{path} is up to date"),
+        ConvertStatus::UpToDate => {
+            return format!("{path} is up to date{}", left_out_before(outcome.skipped));
+        }
         ConvertStatus::Planned => return format!("{path} would be made:\n{}", outcome.plan.join("\n")),
         ConvertStatus::Converted => {}
     }

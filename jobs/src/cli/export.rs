@@ -48,7 +48,7 @@ pub(crate) struct Export {
     #[arg(long, conflicts_with = "parquet")]
     copy: bool,
     /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
+    #[arg(long, env = "PREP_CATALOG", value_parser = crate::cli::from_catalog::place)]
     catalog: Option<String>,
     /// Worker threads; default: one per core.
     #[arg(long, value_name = "N")]

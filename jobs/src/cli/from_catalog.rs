@@ -15,7 +15,7 @@ use crate::cli::output::{Hinted, Usage};
 #[derive(Debug, Args)]
 pub(crate) struct CatalogArgs {
     /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
+    #[arg(long, env = "PREP_CATALOG", value_parser = crate::cli::from_catalog::place)]
     pub(crate) catalog: Option<String>,
     /// One JSON object a line on stdout.
     #[arg(long)]
@@ -36,6 +36,16 @@ impl CatalogArgs {
         };
         io::stdout().lock().write_all(text.as_bytes())?;
         Ok(Outcome::Done)
+    }
+}
+
+/// The text of `--catalog`: an empty one is what a script gives whose variable is not set, and would mean another catalog than it names. Of `$PREP_CATALOG` it
+/// means none, as with any variable.
+pub(crate) fn place(text: &str) -> Result<String, String> {
+    let is_of_variable = || std::env::var_os("PREP_CATALOG").is_some_and(|value| value.is_empty());
+    match text.is_empty() && !is_of_variable() {
+        true => Err("it is empty; give a folder or URL, or leave it out for the default one".to_owned()),
+        false => Ok(text.to_owned()),
     }
 }
 

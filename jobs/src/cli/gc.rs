@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cli::from_catalog::CatalogArgs;
 use crate::cli::from_catalog::{advise, catalog};
-use crate::cli::output::{Usage, say};
+use crate::cli::output::{Hinted, Usage, say};
 use crate::cli::{Global, Outcome, stop};
 use crate::gc::{self, Deleted, GcOptions, Item};
 use crate::monitor::Monitor;
@@ -52,6 +52,19 @@ pub(crate) fn run(args: &Gc, global: &Global) -> anyhow::Result<Outcome> {
         .spared(spared)
         .data_dirs(data_dirs.collect::<Result<_, _>>()?);
     let catalog = catalog(args.at.catalog.as_deref())?;
+    if let Some(name) = &options.dataset
+        && !catalog
+            .datasets()
+            .map_err(advise)?
+            .iter()
+            .any(|known| known.place() == name.place())
+    {
+        return Err(Hinted::new(
+            format!("there is no dataset `{}` in {}", name.place(), catalog.location()),
+            "`prep list` shows what there is; without a name, all of the catalog is looked through",
+        )
+        .into());
+    }
     let monitor = Monitor::new();
     stop::on_signals(&monitor.switch())?;
     if args.delete {

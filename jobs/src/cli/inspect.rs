@@ -31,7 +31,7 @@ pub(crate) struct Inspect {
     #[arg(required = true, value_name = "FILE|FOLDER|NAME")]
     targets: Vec<String>,
     /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
+    #[arg(long, env = "PREP_CATALOG", value_parser = crate::cli::from_catalog::place)]
     catalog: Option<String>,
     /// One JSON object a line on stdout: one a file, then for folders and datasets one a split.
     #[arg(long)]

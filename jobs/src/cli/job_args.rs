@@ -18,6 +18,7 @@ use crate::convert::canonical;
 use crate::error::Cancelled;
 use crate::explain::Graph;
 use crate::monitor::{Facts, Monitor, report_json};
+use crate::place::ours;
 use crate::resources::{self, parse_size, show_size};
 
 /// Least memory budget: buffers of one worker, and a few of the largest examples of the built-in datasets.
@@ -381,6 +382,15 @@ fn check_place(what: &str, path: &Path) -> Result<()> {
             "could not write the {what} {shown}: there is no folder {}",
             folder.display()
         );
+    }
+    if path
+        .file_name()
+        .is_some_and(|name| ours::describes(&name.to_string_lossy()))
+    {
+        return Err(Usage(format!(
+            "`--{what} {shown}` has the name of a file that describes an output: give another one"
+        ))
+        .into());
     }
     // Nothing but an old report or trace is written over: an input, for instance, would be lost.
     if !path.exists() {

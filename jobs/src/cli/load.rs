@@ -67,7 +67,7 @@ pub(crate) struct Load {
     #[arg(long)]
     indices: bool,
     /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
+    #[arg(long, env = "PREP_CATALOG", value_parser = crate::cli::from_catalog::place)]
     catalog: Option<String>,
     /// One JSON object on stdout, at the end.
     #[arg(long)]

@@ -34,6 +34,7 @@ mod targets;
 mod update;
 mod verify;
 mod verify_dataset;
+mod verify_described;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -53,6 +54,16 @@ pub enum Outcome {
     Skipped,
     /// The exit code of commands that this one ran.
     Exit(u8),
+}
+
+impl Outcome {
+    /// A job has ended well, and its output, made now or before, lacks so many damaged records.
+    pub(crate) fn without(skipped: u64) -> Self {
+        match skipped {
+            0 => Self::Done,
+            _ => Self::Skipped,
+        }
+    }
 }
 
 /// Turns raw datasets into indexed ArrayRecord shards, keeps a catalog of them, and streams batches by name.

@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::Args;
 use prep_catalog::name::Version;
 
+use crate::build::BuildRequest;
 use crate::build::publish::hinted;
-use crate::build::{BuildRequest, Status};
 use crate::cli::build::summary;
 use crate::cli::job_args::{Action, JobArgs, run_job};
 use crate::cli::{Global, Outcome};
@@ -29,7 +29,7 @@ pub(crate) struct ReviseArgs {
     #[arg(long, value_name = "URL")]
     data_dir: Option<String>,
     /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG")]
+    #[arg(long, env = "PREP_CATALOG", value_parser = crate::cli::from_catalog::place)]
     pub(crate) catalog: Option<String>,
     /// Takes sources whose size or SHA-256 is not the recipe's.
     #[arg(long)]
@@ -98,8 +98,5 @@ pub(crate) fn run(
     } else if !args.job.json && !global.quiet {
         writeln!(io::stdout(), "{}", summary(&outcome))?;
     }
-    Ok(match outcome.status {
-        Status::Built if outcome.skipped > 0 => Outcome::Skipped,
-        _ => Outcome::Done,
-    })
+    Ok(Outcome::without(outcome.skipped))
 }

@@ -22,6 +22,7 @@ use crate::cli::output::{Usage, say};
 use crate::cli::progress::Display;
 use crate::cli::record_file::{Kind, kind, kind_by_name};
 use crate::cli::verify_dataset::{self, VerifyJournal};
+use crate::cli::verify_described::Description;
 use crate::cli::{Global, Outcome, targets};
 use crate::monitor::{Meter, Monitor, Unit};
 use crate::resources::default_workers;
@@ -29,7 +30,7 @@ use crate::resources::default_workers;
 /// Checks every hash and checksum of files, folders or datasets.
 ///
 /// Goes on past damage and lists the records lost. A folder with Prep's manifest is compared with it as well: shards and files of statistics that are
-/// absent or have another SHA-256 are damaged. Of a dataset in place the user's files are looked at, and their indices. A dataset may lie in an object store. What is found whole is noted in a journal; after a run that was
+/// absent or have another SHA-256 are damaged, and so are features and `dataset_info.json` that say something else of the records than the manifest. Of a dataset in place the user's files are looked at, and their indices. A dataset may lie in an object store. What is found whole is noted in a journal; after a run that was
 /// stopped, `--resume` passes over what is in it and has not changed since.
 ///
 /// Example: prep verify '/data/mnist/3.0.1/*-train*' --quick
@@ -100,6 +101,8 @@ enum Expected {
     Shard(ShardManifest),
     /// A file without records.
     Other(FileManifest),
+    /// One that describes records: the manifest has no hash of it, but what it says shows in the manifest too.
+    Description(Arc<Manifest>, Description),
 }
 
 impl Expected {
@@ -107,13 +110,14 @@ impl Expected {
         match self {
             Self::Shard(shard) => shard.bytes,
             Self::Other(file) => file.bytes,
+            Self::Description(..) => 0,
         }
     }
 
     fn records(&self) -> u64 {
         match self {
             Self::Shard(shard) => shard.records,
-            Self::Other(_) => 0,
+            Self::Other(_) | Self::Description(..) => 0,
         }
     }
 }
@@ -161,6 +165,11 @@ pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
             continue;
         }
         if path.is_dir() {
+            if let Some(text) = verify_dataset::also_named(&target, args.at.catalog.as_deref())
+                && !global.quiet
+            {
+                say(text);
+            }
             tasks.extend(tasks_of(&path)?);
             continue;
         }
@@ -262,13 +271,20 @@ fn print(report: &Report, json: bool, global: &Global) -> anyhow::Result<()> {
 /// The record files of a folder, in the order of their paths.
 pub(crate) fn record_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let tasks = tasks_of(folder)?.into_iter();
-    let files = tasks.filter(|task| !matches!(task.expected, Some(Expected::Other(_))));
+    let files = tasks.filter(|task| matches!(task.expected, None | Some(Expected::Shard(_))));
     Ok(files.filter_map(|task| task.place.as_path()).collect())
 }
 
-/// The files of a version that its manifest has the SHA-256 of.
+/// The files of a version: those that its manifest has the SHA-256 of, and those that describe them.
 fn files_of(manifest: Manifest, folder: &Location) -> impl Iterator<Item = Task> {
     let in_place = manifest.in_place;
+    let whole = Arc::new(manifest.clone());
+    let descriptions = Description::ALL.map(|description| Task {
+        place: folder.join(description.file_name()),
+        index: None,
+        expected: Some(Expected::Description(Arc::clone(&whole), description)),
+        in_place: false,
+    });
     let shards = manifest.splits.into_iter().flat_map(|split| split.shards);
     let shards = shards.map(move |shard| Task {
         place: shard.location(folder),
@@ -277,12 +293,13 @@ fn files_of(manifest: Manifest, folder: &Location) -> impl Iterator<Item = Task>
         in_place,
     });
     let others = manifest.files.into_iter();
-    shards.chain(others.map(|file| Task {
+    let others = others.map(|file| Task {
         place: folder.join(&file.path),
         index: None,
         expected: Some(Expected::Other(file)),
         in_place: false,
-    }))
+    });
+    shards.chain(others).chain(descriptions)
 }
 
 /// The record files of a folder, in the order of their paths; with a manifest, its files as well, present or not.
@@ -370,6 +387,12 @@ fn verify_or_pass(task: &Task, look: &Look<'_>) -> anyhow::Result<Report> {
     }
     let found = match &task.expected {
         Some(Expected::Other(file)) => return verify_other(&task.place, file, look),
+        Some(Expected::Description(manifest, description)) => {
+            look.meter.add(task.size());
+            let fault = description.fault(&task.place, manifest)?;
+            let damaged = fault.into_iter().map(|reason| lost(0..0, 0, reason));
+            return Ok(report(&name, None, damaged.collect()));
+        }
         _ => verify_file(task, look)?,
     };
     // A file that changed while it was read is not noted.
@@ -488,7 +511,7 @@ fn absent(name: &str, expected: &Expected) -> Report {
     report(name, None, vec![lost(0..expected.records(), 0, reason)])
 }
 
-fn is_absent(error: &Error) -> bool {
+pub(crate) fn is_absent(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
-use prep_catalog::Resolved;
+use prep_catalog::name::Selector;
+use prep_catalog::{DatasetName, Resolved};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -21,6 +22,20 @@ pub(crate) fn resolve(name: &str, catalog: Option<&str>) -> anyhow::Result<Resol
         return Err(Hinted::new(format!("`{name}` is neither a file nor a folder"), hint).into());
     }
     from_catalog::resolve(catalog, name)
+}
+
+/// What to say of a folder that is called as a dataset of the catalog is.
+pub(crate) fn also_named(text: &str, catalog: Option<&str>) -> Option<String> {
+    if text.starts_with(['.', '/', '~']) {
+        return None;
+    }
+    let mut name = DatasetName::parse(text).ok()?;
+    let found = from_catalog::catalog(catalog).ok()?.resolve(&name).ok()?;
+    name.selector = Selector::Version(found.version);
+    Some(format!(
+        "note: `{text}` is the folder ./{text} here, which is looked at; the catalog has a dataset of that name too: `{name}` asks for it, and `./{text}` \
+         for the folder"
+    ))
 }
 
 /// The local folder of the dataset `name`, for commands that look at files.

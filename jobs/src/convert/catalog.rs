@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Result, anyhow, bail};
-use prep_catalog::fingerprint::{SequenceHash, dataset_fingerprint};
+use anyhow::{Result, bail};
 use prep_catalog::manifest::{Manifest, ShardManifest, SourceManifest, SplitManifest};
 use prep_catalog::{Build, Catalog, DatasetName};
 use prep_formats::array_record::{Reader, Scratch};
@@ -15,6 +14,7 @@ use prep_formats::store::{Location, PositionedFile};
 use prep_formats::value::DType;
 use sha2::{Digest, Sha256};
 
+use crate::build::info::fingerprint;
 use crate::convert::inputs::InputFile;
 use crate::convert::plan::in_parallel;
 use crate::convert::shard::ShardSummary;
@@ -134,7 +134,6 @@ impl Registry {
                 .collect(),
             None => vec![(SPLIT.to_owned(), 0)],
         };
-        let mut hashes = Vec::new();
         let mut described = Vec::new();
         for (name, index) in splits {
             let shards: Vec<&ShardSummary> = about
@@ -142,44 +141,33 @@ impl Registry {
                 .iter()
                 .filter(|summary| summary.split == index)
                 .collect();
-            let mut hash = SequenceHash::default();
-            let mut manifests = Vec::new();
-            for shard in &shards {
-                let sequence_hash = shard.sequence_hash.clone().unwrap_or_default();
-                let part = SequenceHash::from_hex(&sequence_hash, shard.records)
-                    .ok_or_else(|| anyhow!("the hash of the shard {} is malformed", shard.path))?;
-                hash = hash.join(part);
-                manifests.push(ShardManifest {
-                    path: shard.path.clone(),
-                    records: shard.records,
-                    bytes: shard.file_bytes,
-                    sha256: shard.sha256.clone().unwrap_or_default(),
-                    sequence_hash,
-                    min_key: None,
-                    max_key: None,
-                    index: None,
-                });
-            }
+            let manifests = shards.iter().map(|shard| ShardManifest {
+                path: shard.path.clone(),
+                records: shard.records,
+                bytes: shard.file_bytes,
+                sha256: shard.sha256.clone().unwrap_or_default(),
+                sequence_hash: shard.sequence_hash.clone().unwrap_or_default(),
+                ..ShardManifest::default()
+            });
             described.push(SplitManifest {
-                name: name.clone(),
+                name,
                 records: shards.iter().map(|shard| shard.records).sum(),
                 bytes: shards.iter().map(|shard| shard.payload_bytes).sum(),
                 options: about.options.clone(),
                 skipped: about.skipped.get(index).copied().unwrap_or(0),
-                shards: manifests,
+                shards: manifests.collect(),
             });
-            hashes.push((name, hash));
         }
         let sums = in_parallel(workers, &(0..about.inputs.len()).collect::<Vec<_>>(), |input| {
             Ok((*input, sha256(&about.inputs[*input], monitor)?))
         })?;
         let sums: BTreeMap<usize, String> = sums.into_iter().collect();
-        let manifest = Manifest {
+        let mut manifest = Manifest {
             format: 1,
             name: self.name.clone(),
             config: self.config.clone(),
             version: self.version.clone(),
-            fingerprint: dataset_fingerprint(&features.canonical_json(), &hashes),
+            fingerprint: String::new(),
             recipe_sha256: hex::encode(Sha256::digest(about.request.to_string())),
             layout: if about.tfds.is_some() { "tfds" } else { "by-source" }.to_owned(),
             in_place: false,
@@ -197,6 +185,7 @@ impl Registry {
             splits: described,
             files: Vec::new(),
         };
+        manifest.fingerprint = fingerprint(&manifest, &features)?;
         for (name, text) in features.to_files() {
             write_synced(&out.join(name), text.as_bytes())?;
         }

@@ -1,11 +1,15 @@
 //! `prep_convert.json`: what a folder of shards was made from, so that the same request again can be told from another.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use prep_catalog::manifest::Manifest;
+use prep_formats::store::{self, Location};
 use serde::{Deserialize, Serialize};
 
 use crate::convert::write_synced;
+use crate::place::ours;
 
 /// File name in the output's folder.
 pub(crate) const MANIFEST_FILE: &str = "prep_convert.json";
@@ -24,6 +28,9 @@ pub(crate) struct Converted {
     pub(crate) filtered: u64,
     pub(crate) duplicates: u64,
     pub(crate) shards: Vec<ConvertedShard>,
+    /// Files of a TFDS folder that came over beside the shards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) files: Vec<String>,
 }
 
 /// An input as it was read.
@@ -49,6 +56,20 @@ pub(crate) struct ConvertedShard {
     pub(crate) bytes: u64,
     /// CRC-64/NVME of the file, hex.
     pub(crate) crc64: String,
+}
+
+/// The files of a conversion's folder, as it lists them, and as the manifest of the version does that it is in a catalog.
+pub(crate) fn listed(folder: &Location) -> Result<HashSet<String>> {
+    let mut files = HashSet::new();
+    let text = store::read_file(&folder.join(MANIFEST_FILE))?;
+    if let Some(found) = text.and_then(|text| Converted::from_json(&text)) {
+        files.extend(found.shards.into_iter().map(|shard| shard.path));
+        files.extend(found.files);
+    }
+    if let Ok(manifest) = Manifest::read(folder) {
+        files.extend(ours::listed(&manifest));
+    }
+    Ok(files)
 }
 
 impl Converted {

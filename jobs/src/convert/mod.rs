@@ -55,7 +55,8 @@ pub(crate) use crate::convert::inputs::canonical;
 use crate::convert::inputs::{Found as Inputs, InputFile};
 use crate::convert::job::Job;
 use crate::convert::ledger::{Ledger, advise};
-use crate::convert::manifest::{Converted, ConvertedInput, ConvertedShard, FORMAT, MANIFEST_FILE};
+pub(crate) use crate::convert::manifest::MANIFEST_FILE;
+use crate::convert::manifest::{Converted, ConvertedInput, ConvertedShard, FORMAT};
 pub(crate) use crate::convert::plan::in_parallel;
 use crate::convert::plan::{Count, Plan, ShardCount, Split};
 use crate::convert::shard::ShardSummary;
@@ -76,6 +77,7 @@ const OUTPUT_REVISION: u32 = 2;
 const MAKER: Maker = Maker {
     name: "prep",
     marks: &[MANIFEST_FILE, prep_catalog::MANIFEST_FILE],
+    listed: manifest::listed,
 };
 
 /// What shards are called unless the user says otherwise.
@@ -742,6 +744,7 @@ impl Conversion {
                 "give another output, or replace this one with `--overwrite`",
             )
             .into()),
+            Standing::Different(_) => self.place.refuse_others(),
             _ => Ok(()),
         }
     }
@@ -875,7 +878,7 @@ impl Conversion {
             check_names(wanted.chain(wished), &names)?;
         }
         monitor.check()?;
-        let converted = self.converted(&job, &summaries, removed)?;
+        let mut converted = self.converted(&job, &summaries, removed)?;
         self.refuse_skipped(&converted)?;
         if let Some(tfds) = &self.tfds {
             let is_same = transform.is_none() && !self.is_general();
@@ -885,7 +888,7 @@ impl Conversion {
                 .map(|input| (input.records, input.skipped))
                 .collect();
             tfds.check(&self.inputs, &records)?;
-            tfds.write(&out, &summaries, is_same && converted.skipped() == 0)?;
+            converted.files = tfds.write(&out, &summaries, is_same && converted.skipped() == 0)?;
         }
         let manifest = match &self.registry {
             Some(registry) => Some(self.describe(registry, &out, &summaries, &converted)?),
@@ -1205,6 +1208,7 @@ impl Conversion {
                     crc64: format!("{:016x}", summary.crc64),
                 })
                 .collect(),
+            files: Vec::new(),
         })
     }
 

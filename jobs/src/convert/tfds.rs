@@ -148,8 +148,9 @@ impl TfdsFolder {
         Ok(())
     }
 
-    /// Writes what lies beside the shards. `is_same` where the records are the same as before.
-    pub(crate) fn write(&self, out: &Path, summaries: &[ShardSummary], is_same: bool) -> Result<()> {
+    /// Writes what lies beside the shards, and gives the names of files that came over as they were. `is_same` where the records are the same as before.
+    pub(crate) fn write(&self, out: &Path, summaries: &[ShardSummary], is_same: bool) -> Result<Vec<String>> {
+        let mut copied = Vec::new();
         let mut info = self.info.clone();
         info.file_format = "array_record".to_owned();
         for (index, split) in info.splits.iter_mut().enumerate() {
@@ -173,7 +174,9 @@ impl TfdsFolder {
             let path = entry.path();
             let bytes = std::fs::read(&path).with_context(|| format!("could not read {}", path.display()))?;
             write_synced(&out.join(&name), &bytes)?;
+            copied.push(name);
         }
+        copied.sort_unstable();
         if let Some(chosen) = &self.chosen {
             for (name, text) in chosen.features.to_files() {
                 write_synced(&out.join(name), text.as_bytes())?;
@@ -187,7 +190,8 @@ impl TfdsFolder {
                 .supervised_keys
                 .and_then(|(input, target)| Some((renamed(input)?, renamed(target)?)));
         }
-        write_synced(&out.join(INFO_FILE), info.to_json().as_bytes())
+        write_synced(&out.join(INFO_FILE), info.to_json().as_bytes())?;
+        Ok(copied)
     }
 }
 

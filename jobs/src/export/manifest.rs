@@ -1,6 +1,10 @@
 //! `prep_export.json`: what a folder was exported from, so that the same request again can be told from another.
 
+use std::collections::HashSet;
+
+use anyhow::Result;
 use prep_catalog::Resolved;
+use prep_formats::store::{self, Location};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
@@ -51,6 +55,16 @@ impl Origin {
             manifest_sha256: found.manifest.sha256(),
         }
     }
+}
+
+/// The files of an export's folder.
+pub(crate) fn listed(folder: &Location) -> Result<HashSet<String>> {
+    let text = store::read_file(&folder.join(MANIFEST_FILE))?;
+    let found = text.and_then(|text| Exported::from_json(&text)).into_iter();
+    Ok(found
+        .flat_map(|found| found.files)
+        .map(|file| file.path)
+        .collect())
 }
 
 impl Exported {

@@ -45,7 +45,8 @@ use crate::build::staging::{Staging, remove_files};
 use crate::builder::DEFAULT_OPTIONS;
 use crate::convert::{canonical, in_parallel, write_synced};
 use crate::error::{Hinted, Usage, find};
-use crate::export::manifest::{Exported, ExportedFile, FORMAT, MANIFEST_FILE, Origin};
+pub(crate) use crate::export::manifest::MANIFEST_FILE;
+use crate::export::manifest::{Exported, ExportedFile, FORMAT, Origin};
 use crate::export::parquet::ParquetWriter;
 use crate::export::table::{NotText, Table};
 use crate::journal::{Journal, Unfinished};
@@ -59,6 +60,7 @@ const OUTPUT_REVISION: u32 = 1;
 const MAKER: Maker = Maker {
     name: "`prep export`",
     marks: &[MANIFEST_FILE],
+    listed: manifest::listed,
 };
 /// What a worker holds at most: a row group with its pages, and 32 MiB of a shard.
 const WORKER_BYTES: u64 = 64 << 20;
@@ -554,6 +556,7 @@ impl Export {
                 "give another output, or replace this one with `--overwrite`",
             )
             .into()),
+            Standing::Different(_) => self.place.refuse_others(),
             _ => Ok(()),
         }
     }

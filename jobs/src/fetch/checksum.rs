@@ -109,7 +109,7 @@ pub(crate) fn hash_file(path: &Path, files: Option<&FileSet>, monitor: &Monitor)
 }
 
 /// Hashes the bytes of a file, and gives their number.
-fn hash_into(hasher: &mut Sha256, path: &Path, monitor: &Monitor) -> Result<u64> {
+pub(super) fn hash_into(hasher: &mut Sha256, path: &Path, monitor: &Monitor) -> Result<u64> {
     let mut file = File::open(path).with_context(|| format!("could not open {}", path.display()))?;
     let length = file.metadata().map_or(1 << 20, |file| file.len());
     let mut buffer = vec![0; length.saturating_add(1).min(1 << 20) as usize];

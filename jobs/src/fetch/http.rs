@@ -8,7 +8,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -21,6 +21,7 @@ use url::Url;
 
 use crate::builder::SourceSpec;
 use crate::error::Hinted;
+use crate::fetch::checksum::hash_into;
 use crate::fetch::{FetchOptions, Fetched, is_store};
 use crate::monitor::{Meter, Monitor};
 
@@ -114,6 +115,15 @@ fn transient(reason: impl Into<String>) -> Failure {
     }
 }
 
+/// What is wanted of an attempt.
+pub(super) struct Wish<'a> {
+    pub(super) url: &'a Url,
+    pub(super) spec: &'a SourceSpec,
+    /// Whether it has to be the file that the spec states.
+    pub(super) strict: bool,
+    pub(super) meter: &'a Meter,
+}
+
 impl Client {
     /// A client that trusts the certificates that the system trusts, and uses the proxy that the environment names.
     ///
@@ -191,9 +201,15 @@ impl Client {
             let before = part.bytes;
             let began = Instant::now();
             meter.set(part.bytes);
+            let wish = Wish {
+                url,
+                spec,
+                strict,
+                meter,
+            };
             let attempt = match is_store(url.scheme()) {
-                true => self.attempt_stored(url, &mut part, spec, strict, meter),
-                false => self.attempt(url, &mut part, spec, strict, meter),
+                true => self.attempt_stored(&mut part, &wish),
+                false => self.attempt(&mut part, &wish),
             };
             let failure = match attempt {
                 Ok(()) => match self.finish(&mut part, folder, spec, strict, &shown) {
@@ -285,14 +301,13 @@ impl Client {
     }
 
     /// One request; on success the part is whole as far as the server says.
-    fn attempt(
-        &self,
-        url: &Url,
-        part: &mut Part,
-        spec: &SourceSpec,
-        strict: bool,
-        meter: &Meter,
-    ) -> Result<(), Failure> {
+    fn attempt(&self, part: &mut Part, wish: &Wish<'_>) -> Result<(), Failure> {
+        let Wish {
+            url,
+            spec,
+            strict,
+            meter,
+        } = *wish;
         let wanted = spec.bytes.filter(|_| strict);
         if wanted.is_some_and(|wanted| part.bytes == wanted) {
             return Ok(());
@@ -462,19 +477,9 @@ impl Part {
         let mut part = match state {
             Some(state) => {
                 let mut hasher = Sha256::new();
-                let mut buffer = vec![0; 1 << 20];
-                let mut bytes = 0;
-                loop {
-                    monitor.check()?;
-                    let count = file
-                        .read(&mut buffer)
-                        .with_context(|| format!("could not read {}", path.display()))?;
-                    if count == 0 {
-                        break;
-                    }
-                    hasher.update(&buffer[..count]);
-                    bytes += count as u64;
-                }
+                let bytes = hash_into(&mut hasher, &path, monitor)?;
+                file.seek(SeekFrom::Start(bytes))
+                    .with_context(|| format!("could not read {}", path.display()))?;
                 Self {
                     file,
                     path,

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use prep_formats::store::{self, Location, ObjectFile, ReadAt};
 use url::Url;
 
-use super::http::{Client, Failure, Part, PartState, other_size};
+use super::http::{Client, Failure, Part, PartState, Wish, other_size};
 use super::{Fetched, local};
 use crate::builder::{FileSet, SourceSpec};
 use crate::monitor::Meter;
@@ -29,14 +29,13 @@ pub(super) fn folder_of_set(folder: &Path, url: &Url) -> PathBuf {
 
 impl Client {
     /// Fetches an object, from where the part ends if that is of the same object. The store's client tries again by itself.
-    pub(super) fn attempt_stored(
-        &self,
-        url: &Url,
-        part: &mut Part,
-        spec: &SourceSpec,
-        strict: bool,
-        meter: &Meter,
-    ) -> Result<(), Failure> {
+    pub(super) fn attempt_stored(&self, part: &mut Part, wish: &Wish<'_>) -> Result<(), Failure> {
+        let Wish {
+            url,
+            spec,
+            strict,
+            meter,
+        } = *wish;
         let object = ObjectFile::open(&Location::parse(url.as_str())?)?;
         let total = object.len();
         if let Some(wanted) = spec.bytes.filter(|wanted| strict && *wanted != total) {

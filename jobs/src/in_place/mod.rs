@@ -19,13 +19,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use prep_catalog::fingerprint::{SequenceHash, dataset_fingerprint};
 use prep_catalog::manifest::{IN_PLACE_FORMAT, Manifest, ShardManifest, SourceManifest, SplitManifest};
 use prep_formats::features::Features;
 use prep_formats::statistics::Statistics;
 use prep_formats::store::Location;
 use sha2::{Digest, Sha256};
 
+use crate::build::apart;
 use crate::build::publish::{Registered, Registry};
 use crate::build::staging::Staging;
 use crate::build::statistics::{Finishing, part_path};
@@ -57,6 +57,7 @@ pub fn register_in_place(request: &BuildRequest, builder: &RecipeBuilder) -> Res
         &format!("in place: {}", builder.identity()),
         request.statistics,
     );
+    let asked = &builder.spec().sources;
     let Some(builder) = builder.found(&request.from)? else {
         return Err(Hinted::new(
             "this cannot be registered in place: its reader makes records of its own",
@@ -67,6 +68,7 @@ pub fn register_in_place(request: &BuildRequest, builder: &RecipeBuilder) -> Res
     let stays = builder.stays()?;
     let spec = builder.spec().clone();
     let registry = Registry::open(&spec, request.catalog.as_deref(), request.data_dir.as_deref())?;
+    apart::check(asked, &request.from, &spec.sources, &registry.written())?;
     let job = Job {
         recipe_sha256,
         request,
@@ -364,7 +366,6 @@ impl Job<'_> {
 
     fn manifest(&self, features: &Features, facts: &[Facts], paths: &[String]) -> Result<Manifest> {
         let mut splits = Vec::new();
-        let mut hashes = Vec::new();
         for (number, name) in self.stays.splits.iter().enumerate() {
             let mut split = SplitManifest {
                 name: name.clone(),
@@ -374,13 +375,10 @@ impl Job<'_> {
                 skipped: 0,
                 shards: Vec::new(),
             };
-            let mut hash = SequenceHash::default();
             for ((file, facts), path) in self.stays.files.iter().zip(facts).zip(paths) {
                 if file.split != number {
                     continue;
                 }
-                let part = SequenceHash::from_hex(&facts.sequence_hash, facts.records);
-                hash = hash.join(part.context("the hash of a file's records is malformed")?);
                 split.records += facts.records;
                 split.bytes += facts.payload_bytes;
                 split.shards.push(ShardManifest {
@@ -393,7 +391,6 @@ impl Job<'_> {
                     ..ShardManifest::default()
                 });
             }
-            hashes.push((name.clone(), hash));
             splits.push(split);
         }
         let sources = facts.iter().map(|facts| SourceManifest {
@@ -402,19 +399,21 @@ impl Job<'_> {
             sha256: facts.sha256.clone(),
             tar_headers_sha256: None,
         });
-        Ok(Manifest {
+        let mut manifest = Manifest {
             format: IN_PLACE_FORMAT,
             name: self.spec.name.clone(),
             config: self.spec.config.clone(),
             version: self.spec.version.clone(),
-            fingerprint: dataset_fingerprint(&features.canonical_json(), &hashes),
+            fingerprint: String::new(),
             recipe_sha256: self.recipe_sha256.clone(),
             layout: self.spec.layout.name().to_owned(),
             in_place: true,
             sources: sources.collect(),
             splits,
             files: Vec::new(),
-        })
+        };
+        manifest.fingerprint = info::fingerprint(&manifest, features)?;
+        Ok(manifest)
     }
 
     fn outcome(&self, status: Status, place: &Location) -> BuildOutcome {

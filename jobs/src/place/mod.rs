@@ -5,9 +5,10 @@
 //! | made in | `.staging` beside it | `$PREP_HOME/remote` |
 //! | put in place by | one rename | files that are sent and read back, the one that says it is whole last ([`remote`]) |
 
+pub(crate) mod ours;
 mod remote;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,8 @@ pub(crate) struct Maker {
     pub(crate) name: &'static str,
     /// Files of which one is in each such folder.
     pub(crate) marks: &'static [&'static str],
+    /// The files of such a folder that its marks list.
+    pub(crate) listed: fn(&Location) -> Result<HashSet<String>>,
 }
 
 /// Where an output goes.
@@ -247,6 +250,25 @@ impl Place {
         })
     }
 
+    /// Refuses to replace what is there, if that has files that are not ours.
+    ///
+    /// # Errors
+    /// There are such, or the folder cannot be listed.
+    pub(crate) fn refuse_others(&self) -> Result<()> {
+        let look = self.look()?;
+        if look.found != Found::Ours {
+            return Ok(());
+        }
+        let listed = (self.maker.listed)(&self.folder)?;
+        match (&self.kind, &look.sizes) {
+            (Kind::Remote(_), Some(sizes)) => {
+                ours::refuse_others(self, sizes.keys().map(String::as_str), &listed)
+            }
+            (Kind::Remote(_), None) => Ok(()),
+            (Kind::Local(folder), _) => ours::refuse_others_in(folder, &listed),
+        }
+    }
+
     /// Whether something of ours is there, which may have come after it was looked at first.
     ///
     /// # Errors
@@ -264,6 +286,10 @@ impl Place {
     /// # Errors
     /// Something that is there, unless it is ours and may be replaced; the system's and the store's.
     pub(crate) fn publish(&self, out: &Path, mark: &str, overwrite: bool, monitor: &Monitor) -> Result<()> {
+        if overwrite {
+            // Something may have come there since.
+            self.refuse_others()?;
+        }
         let folder = match &self.kind {
             Kind::Local(folder) => folder,
             Kind::Remote(claim) => {
@@ -332,7 +358,6 @@ fn look_at(folder: &Path, maker: &Maker) -> Result<Found> {
 
 /// What a folder with these files is.
 fn told_by(mut names: Vec<String>, shown: &impl fmt::Display, maker: &Maker) -> Found {
-    const MOST_NAMED: usize = 3;
     if names.is_empty() {
         return Found::Nothing;
     }
@@ -340,19 +365,11 @@ fn told_by(mut names: Vec<String>, shown: &impl fmt::Display, maker: &Maker) -> 
         return Found::Ours;
     }
     names.sort_unstable();
-    let named: Vec<String> = names
-        .iter()
-        .take(MOST_NAMED)
-        .map(|name| format!("`{name}`"))
-        .collect();
-    let more = match names.len().saturating_sub(MOST_NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     Found::Foreign(format!(
-        "{shown} is there already, and was not made by {}: it has {}{more}",
+        "{shown} is there already, and was not made by {}: it has {}",
         maker.name,
-        named.join(", ")
+        ours::some(&names)
     ))
 }
 
@@ -372,6 +389,7 @@ mod tests {
     const TESTER: Maker = Maker {
         name: "tests",
         marks: &["a.json", "b.json"],
+        listed: |_| Ok(HashSet::new()),
     };
 
     #[test]

@@ -187,6 +187,7 @@ mod tests {
     const TESTER: Maker = Maker {
         name: "tests",
         marks: &[MARK],
+        listed: |_| Ok(HashSet::new()),
     };
 
     /// A finished folder of two shards, whose bytes and mark depend on `seed`.

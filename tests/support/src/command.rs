@@ -100,12 +100,24 @@ impl Prep {
     /// # Panics
     /// If it does not start.
     pub fn run<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Run {
-        let output = self.command(arguments).output().expect("`prep` starts");
-        Run {
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        Run::of(self.command(arguments))
+    }
+
+    /// A place in the home folder.
+    pub fn path(&self, relative: &str) -> PathBuf {
+        self.home().join(relative)
+    }
+
+    /// Writes a file into the home folder, and gives its path.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn put(&self, relative: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(relative);
+        let folder = path.parent().expect("it is in the home folder");
+        std::fs::create_dir_all(folder).expect("the home folder is writable");
+        std::fs::write(&path, content).expect("the home folder is writable");
+        path
     }
 
     /// Builds a dataset from its golden source archive, with more arguments.
@@ -127,6 +139,19 @@ impl Prep {
 }
 
 impl Run {
+    /// Runs a command to its end.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn of(mut command: Command) -> Self {
+        let output = command.output().expect("the command starts");
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
     /// Asserts the exit code.
     ///
     /// # Panics
