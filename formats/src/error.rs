@@ -71,6 +71,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether bytes are not what they should be: reading them from elsewhere may help.
+    pub fn is_damaged(&self) -> bool {
+        matches!(self, Self::Damaged { .. })
+    }
+
     /// Bytes that are not what they should be, at a place that the caller adds with [`Error::with_position`].
     pub(crate) fn damaged(reason: impl Into<String>) -> Self {
         Self::Damaged {

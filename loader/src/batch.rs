@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prep_formats::columns::Batch;
 
+use crate::damage::DamagedRecord;
 use crate::deal::Step;
 
 /// Buffers of one batch.
@@ -14,6 +15,7 @@ pub(crate) struct Buffers {
     pub(crate) batch: Batch,
     /// Indices in the opened dataset while it is read, then the global indices.
     pub(crate) indices: Vec<u64>,
+    pub(crate) damaged: Vec<DamagedRecord>,
 }
 
 /// Buffers at rest; shared by a loader and the batches that it has handed out.
@@ -87,6 +89,11 @@ impl PooledBatch {
     /// The global index of each row: its position in its split.
     pub fn global_indices(&self) -> &[u64] {
         &self.buffers().indices
+    }
+
+    /// The records that were left out of this batch, in the stream's order: see [`OnDamage::Skip`](crate::OnDamage::Skip).
+    pub fn damaged(&self) -> &[DamagedRecord] {
+        &self.buffers().damaged
     }
 
     /// Bytes of all columns.

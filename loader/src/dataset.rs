@@ -10,10 +10,12 @@ use prep_catalog::manifest::{MANIFEST_FILE, Manifest, shard_location};
 use prep_formats::array_record::{Reader, RecordBatch, Scratch};
 use prep_formats::columns::{Batch, BatchDecoder, ColumnSpec, Images};
 use prep_formats::features::Features;
-use prep_formats::store::{self, Location};
+use prep_formats::store::{self, Cache, Location, ReadAt};
 use prep_formats::tfrecord::{Index, IndexedReader};
 
+use crate::damage::DamagedRecord;
 use crate::error::{Error, Result};
+use crate::metrics::ReadTimer;
 use crate::split::{ResolvedSplit, SplitLengths};
 use crate::tfds::{self, ShardFormat};
 
@@ -52,6 +54,8 @@ struct Inner {
     stamp: Mutex<Option<Stamp>>,
     /// How shards are stored that have no index beside them: in a version of ours as ArrayRecord.
     format: ShardFormat,
+    /// Keeps what was read of stores.
+    cache: Option<Cache>,
     /// Whether a shard lies in an object store: then those of a batch are read together.
     is_remote: bool,
     /// Whether there is a manifest in the folder.
@@ -76,6 +80,8 @@ struct Shard {
     path: String,
     records: u64,
     bytes: u64,
+    /// Hex; empty where nobody has said it.
+    sha256: String,
     /// The file with the index of a TFRecord file, in the version's folder.
     index: Option<String>,
     reader: RwLock<Option<ShardReader>>,
@@ -95,6 +101,13 @@ impl ShardReader {
         match self {
             Self::ArrayRecord(reader) => reader.num_records(),
             Self::TfRecord(reader) => reader.num_records(),
+        }
+    }
+
+    fn source(&self) -> &Arc<dyn ReadAt> {
+        match self {
+            Self::ArrayRecord(reader) => reader.source(),
+            Self::TfRecord(reader) => reader.source(),
         }
     }
 
@@ -187,6 +200,11 @@ pub(crate) struct ReadContext {
     scratch: RecordScratch,
     near: Vec<Option<(usize, ShardReader)>>,
     places: Vec<Place>,
+    /// Whether records that cannot be read are left out.
+    skips: bool,
+    /// Those of the rows that were read last.
+    damaged: Vec<DamagedRecord>,
+    timer: ReadTimer,
 }
 
 impl fmt::Debug for Dataset {
@@ -282,6 +300,7 @@ impl Dataset {
             folder: folder.clone(),
             images: Images::Decoded,
             described: true,
+            cache: None,
             is_remote: false,
             format,
             features,
@@ -318,6 +337,19 @@ impl Dataset {
         }
     }
 
+    /// The dataset with a cache on disk for what is read of object stores. Local shards are read as they are.
+    ///
+    /// Shards are known by the SHA-256 of the manifest: another catalog's copy finds what is there, and a shard that is there as a whole is read without
+    /// asking the store. Default: none.
+    #[must_use]
+    pub fn with_cache(self, cache: Cache) -> Self {
+        let mut fresh = self.fresh();
+        fresh.cache = Some(cache);
+        Self {
+            inner: Arc::new(fresh),
+        }
+    }
+
     /// The same with no shard open.
     fn fresh(&self) -> Inner {
         let inner = &self.inner;
@@ -334,6 +366,7 @@ impl Dataset {
             max_open_shards: inner.max_open_shards,
             stamp: Mutex::new(*lock(&inner.stamp)),
             format: inner.format,
+            cache: inner.cache.clone(),
             is_remote: false,
             described: inner.described,
             images: inner.images,
@@ -361,6 +394,11 @@ impl Dataset {
     /// The folder that it lies in.
     pub fn folder(&self) -> &Location {
         &self.inner.folder
+    }
+
+    /// The cache of what is read of stores.
+    pub fn cache(&self) -> Option<&Cache> {
+        self.inner.cache.as_ref()
     }
 
     /// The split, resolved.
@@ -447,14 +485,8 @@ impl Dataset {
             }
             for &index in indices {
                 let place = self.place(index)?;
-                self.near_reader(place.shard, &mut context.near)?;
-                let Some((_, reader)) = &context.near[place.shard % NEAR_READERS] else {
-                    unreachable!("near_reader has put it there")
-                };
-                let record = reader
-                    .record(place.record, &mut context.scratch)
-                    .map_err(|error| self.record_error(place, error))?;
-                visit(index, record)?;
+                let ReadContext { near, scratch, .. } = &mut *context;
+                self.with_record(place, near, scratch, |record| visit(index, record))?;
             }
             Ok(())
         })
@@ -607,7 +639,12 @@ impl Dataset {
             scratch,
             near,
             places,
+            skips,
+            damaged,
+            timer,
         } = context;
+        let skips = *skips;
+        damaged.clear();
         let Some(decoder) = decoder else {
             unreachable!("rows are read by a context that decodes")
         };
@@ -615,17 +652,10 @@ impl Dataset {
         for &index in indices {
             places.push(self.place(index)?);
         }
-        if let Some(fetched) = self.fetch(places) {
-            for (row, &place) in places.iter().enumerate() {
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(false);
-                }
-                decoder
-                    .push(fetched.record(row), batch)
-                    .map_err(|error| self.record_error(place, error))?;
-            }
-            return Ok(true);
-        }
+        let fetched = match self.inner.is_remote {
+            true => timer.whole(|| self.fetch(places)),
+            false => None,
+        };
         for (row, &place) in places.iter().enumerate() {
             if stop.load(Ordering::Relaxed) {
                 return Ok(false);
@@ -636,16 +666,68 @@ impl Dataset {
             {
                 reader.prefetch(ahead.record);
             }
-            self.near_reader(place.shard, near)?;
-            let Some((_, reader)) = &near[place.shard % NEAR_READERS] else {
-                unreachable!("near_reader has put it there")
+            let mut decode = |record: &[u8]| {
+                decoder
+                    .push(record, batch)
+                    .map_err(|error| self.record_error(place, error))
             };
-            reader
-                .record(place.record, scratch)
-                .and_then(|record| decoder.push(record, batch))
-                .map_err(|error| self.record_error(place, error))?;
+            let decoded = match &fetched {
+                Some(fetched) => decode(fetched.record(row)),
+                None => {
+                    let began = timer.start();
+                    self.with_record(place, near, scratch, |record| {
+                        timer.stop(began);
+                        decode(record)
+                    })
+                }
+            };
+            match decoded {
+                Err(error) if skips && error.is_damage() => damaged.push(DamagedRecord {
+                    global_index: place.global_index,
+                    reason: error.with_causes(),
+                }),
+                other => other?,
+            }
+        }
+        if !damaged.is_empty() {
+            let mut left_out = damaged.iter().map(|record| record.global_index).peekable();
+            places.retain(|place| left_out.next_if_eq(&place.global_index).is_none());
         }
         Ok(true)
+    }
+
+    /// Reads one record. One that is damaged and comes from a store is read once more: it may have been spoiled on the way, or in a cache.
+    #[inline]
+    fn with_record(
+        &self,
+        place: Place,
+        near: &mut [Option<(usize, ShardReader)>],
+        scratch: &mut RecordScratch,
+        take: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.near_reader(place.shard, near)?;
+        let Some((_, reader)) = &near[place.shard % NEAR_READERS] else {
+            unreachable!("near_reader has put it there")
+        };
+        let error = match reader.record(place.record, scratch) {
+            Ok(record) => return take(record),
+            Err(error) => error,
+        };
+        if !(self.inner.is_remote && error.is_damaged() && reader.source().distrust()) {
+            return Err(self.record_error(place, error));
+        }
+        tracing::warn!("{error}: read from the store once more");
+        // The same object, but with an index that is read anew.
+        let reader = self.reader_of(place.shard, reader.source().clone())?;
+        *self.inner.shards[place.shard]
+            .reader
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Some(reader.clone());
+        let (_, reader) = near[place.shard % NEAR_READERS].insert((place.shard, reader));
+        match reader.record(place.record, scratch) {
+            Ok(record) => take(record),
+            Err(error) => Err(self.record_error(place, error)),
+        }
     }
 
     fn record_error(&self, place: Place, source: prep_formats::Error) -> Error {
@@ -723,8 +805,20 @@ impl Dataset {
     fn open_shard(&self, number: usize) -> Result<ShardReader> {
         self.check_unchanged()?;
         let shard = &self.inner.shards[number];
+        let source = self.open_source(shard, &self.shard_location(number))?;
+        match self.reader_of(number, source.clone()) {
+            Err(Error::Format(error)) if error.is_damaged() && source.distrust() => {
+                tracing::warn!("{error}: read from the store once more");
+                self.reader_of(number, source)
+            }
+            other => other,
+        }
+    }
+
+    /// The reader of a shard from its file or object.
+    fn reader_of(&self, number: usize, source: Arc<dyn ReadAt>) -> Result<ShardReader> {
+        let shard = &self.inner.shards[number];
         let location = self.shard_location(number);
-        let source = store::open(&location)?;
         let changed = |what: &str, found: u64, wanted: u64| Error::Changed {
             path: location.to_string(),
             reason: format!("the file has {found} {what}, {}", self.said(wanted, &location)),
@@ -744,6 +838,18 @@ impl Dataset {
             return Err(changed("records", reader.num_records(), shard.records));
         }
         Ok(reader)
+    }
+
+    /// The file or object of a shard, through the cache where there is one.
+    fn open_source(&self, shard: &Shard, location: &Location) -> Result<Arc<dyn ReadAt>> {
+        let opened = match &self.inner.cache {
+            Some(cache) if location.as_path().is_none() => match shard.sha256.as_str() {
+                "" => cache.open_object(location),
+                sha256 => cache.open_content(location, sha256, shard.bytes),
+            },
+            _ => store::open(location),
+        };
+        Ok(opened?)
     }
 
     /// Who said what a shard should have, and what to do where it has not.
@@ -843,6 +949,7 @@ impl Inner {
                     path: shard.path.clone(),
                     records: shard.records,
                     bytes: shard.bytes,
+                    sha256: shard.sha256.clone(),
                     index: shard.index.as_ref().map(|index| index.path.clone()),
                     reader: RwLock::new(None),
                     used: AtomicBool::new(false),
@@ -875,7 +982,27 @@ impl ReadContext {
             scratch: RecordScratch::default(),
             near: (0..NEAR_READERS).map(|_| None).collect(),
             places: Vec::new(),
+            skips: false,
+            damaged: Vec::new(),
+            timer: ReadTimer::default(),
         }
+    }
+
+    /// Leaves records out that cannot be read, and times the reading of each.
+    pub(crate) fn with(mut self, skips: bool, profile: bool) -> Self {
+        self.skips = skips;
+        self.timer = ReadTimer::new(profile);
+        self
+    }
+
+    /// The records left out of the rows that were read last.
+    pub(crate) fn take_damaged(&mut self) -> Vec<DamagedRecord> {
+        std::mem::take(&mut self.damaged)
+    }
+
+    /// The time of reading since this was last asked.
+    pub(crate) fn take_read_time(&mut self) -> std::time::Duration {
+        std::mem::take(&mut self.timer.read)
     }
 
     fn decoder(&self) -> &BatchDecoder {

@@ -55,6 +55,16 @@ pub enum Error {
         #[source]
         source: Box<prep_formats::Error>,
     },
+    /// More damaged records than were to be left out.
+    #[error("{skipped} damaged records were left out, at most {limit} were to be; the last: {last}")]
+    TooManyDamaged {
+        /// Records left out so far.
+        skipped: u64,
+        /// How many may be.
+        limit: u64,
+        /// The last one.
+        last: String,
+    },
     /// A file cannot be opened or read.
     #[error(transparent)]
     Format(#[from] prep_formats::Error),
@@ -132,8 +142,28 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Catalog(error) => error.hint(),
+            Self::TooManyDamaged { .. } => {
+                Some("`prep verify` lists what is damaged; build the version again, or allow more".into())
+            }
             _ => None,
         }
+    }
+
+    /// Whether a record is damaged, and nothing else is wrong: with its shard, its store, or what was asked.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Self::Record { source, .. } if source.is_damaged())
+    }
+
+    /// The message, and those of its causes.
+    pub(crate) fn with_causes(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(found) = cause {
+            text.push_str(": ");
+            text.push_str(&found.to_string());
+            cause = found.source();
+        }
+        text
     }
 
     /// Whether the caller's options are at fault, and not files or data.

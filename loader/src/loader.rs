@@ -20,9 +20,11 @@ use std::time::{Duration, Instant};
 use prep_formats::columns::ColumnSpec;
 
 use crate::batch::{Buffers, Pool, PooledBatch, batch_bytes};
+use crate::damage::OnDamage;
 use crate::dataset::{Dataset, ReadContext};
 use crate::deal::Step;
 use crate::error::{Error, Result};
+use crate::metrics::{Counters, Delivered, LoadMetrics};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::state::State;
@@ -51,13 +53,18 @@ pub struct Loader {
     /// For loading in the caller's thread.
     context: Option<ReadContext>,
     failed: bool,
+    on_damage: OnDamage,
+    delivered: Delivered,
 }
 
 /// How a batch is made.
 struct Recipe {
     columns: Option<Vec<String>>,
     decode_images: bool,
+    skips: bool,
+    profile: bool,
     pool: Arc<Pool>,
+    counters: Counters,
     /// A test's wish: the batch that begins here panics.
     #[cfg(test)]
     panic_at: Option<u64>,
@@ -120,7 +127,10 @@ impl Dataset {
             recipe: Arc::new(Recipe {
                 columns: options.columns,
                 decode_images: options.decode_images,
+                skips: options.on_damage.skips(),
+                profile: options.profile,
                 pool: Arc::new(Pool::new(prefetch.saturating_add(num_threads + 2))),
+                counters: Counters::default(),
                 #[cfg(test)]
                 panic_at: None,
             }),
@@ -128,8 +138,10 @@ impl Dataset {
             prefetch,
             prefetch_bytes: options.prefetch_bytes,
             engine: None,
-            context: Some(context),
+            context: Some(context.with(options.on_damage.skips(), options.profile)),
             failed: false,
+            on_damage: options.on_damage,
+            delivered: Delivered::default(),
         })
     }
 }
@@ -143,15 +155,21 @@ impl Loader {
     /// A record that cannot be read or decoded, a shard that has changed, a panic of a thread: at the batch in which it happened, after
     /// all batches before it.
     pub fn next_batch(&mut self) -> Result<Option<PooledBatch>> {
+        let began = Instant::now();
+        self.delivered.began.get_or_insert(began);
         let result = if self.num_threads == 0 {
             self.make_here()
         } else {
-            self.start().and_then(|()| {
-                self.engine
-                    .as_ref()
-                    .map_or(Ok(None), |engine| engine.shared.take())
+            self.start().and_then(|()| match &self.engine {
+                Some(engine) => {
+                    self.delivered.ready += engine.shared.num_ready();
+                    engine.shared.take()
+                }
+                None => Ok(None),
             })
         };
+        self.delivered.wait += began.elapsed();
+        let result = result.and_then(|batch| self.count(batch));
         match &result {
             Ok(Some(batch)) => self.plan.set_position(batch.step().global.end),
             Ok(None) => {}
@@ -159,6 +177,49 @@ impl Loader {
             Err(_) => self.stop(),
         }
         result
+    }
+
+    /// Counts a batch that is to be delivered.
+    fn count(&mut self, batch: Option<PooledBatch>) -> Result<Option<PooledBatch>> {
+        let Some(batch) = batch else {
+            return Ok(None);
+        };
+        let skipped = self.delivered.damaged + batch.damaged().len() as u64;
+        if let (OnDamage::Skip { limit: Some(limit) }, Some(last)) = (self.on_damage, batch.damaged().last())
+            && skipped > limit
+        {
+            return Err(Error::TooManyDamaged {
+                skipped,
+                limit,
+                last: last.to_string(),
+            });
+        }
+        self.delivered.damaged = skipped;
+        self.delivered.batches += 1;
+        self.delivered.rows += batch.rows as u64;
+        self.delivered.bytes += batch.num_bytes();
+        Ok(Some(batch))
+    }
+
+    /// What was done so far, and where the time went. Any time, O(1).
+    pub fn metrics(&self) -> LoadMetrics {
+        let (delivered, counters) = (&self.delivered, &self.recipe.counters);
+        LoadMetrics {
+            elapsed: delivered.began.map_or(Duration::ZERO, |began| began.elapsed()),
+            threads: self.num_threads,
+            prefetch: self.prefetch,
+            batches: delivered.batches,
+            rows: delivered.rows,
+            bytes: delivered.bytes,
+            damaged: delivered.damaged,
+            read: Counters::get(&counters.read),
+            decode: Counters::get(&counters.decode),
+            room_wait: Counters::get(&counters.room_wait),
+            consumer_wait: delivered.wait,
+            ready_batches: delivered.ready as f64 / delivered.batches.max(1) as f64,
+            cache: self.dataset.cache().map(prep_formats::store::Cache::counts),
+            retries: prep_formats::store::retries(),
+        }
     }
 
     /// Waits until [`next_batch`](Self::next_batch) would not block, at most for `timeout`; tells whether it would not. For
@@ -171,10 +232,14 @@ impl Loader {
             return Ok(true);
         }
         self.start()?;
-        Ok(self
+        let began = Instant::now();
+        self.delivered.began.get_or_insert(began);
+        let is_ready = self
             .engine
             .as_ref()
-            .is_none_or(|engine| engine.shared.wait(timeout)))
+            .is_none_or(|engine| engine.shared.wait(timeout));
+        self.delivered.wait += began.elapsed();
+        Ok(is_ready)
     }
 
     /// Where the consumer stands: after the last batch that it was given, whatever has been made ahead. Any time, O(1).
@@ -248,7 +313,10 @@ impl Loader {
             self.recipe = Arc::new(Recipe {
                 columns: self.recipe.columns.clone(),
                 decode_images: self.recipe.decode_images,
+                skips: self.recipe.skips,
+                profile: self.recipe.profile,
                 pool: Arc::new(Pool::new(limit)),
+                counters: Counters::default(),
                 #[cfg(test)]
                 panic_at: self.recipe.panic_at,
             });
@@ -350,8 +418,11 @@ impl Recipe {
         // Taken out, so that a panic leaves none behind in the middle of something.
         let mut own = match context.take() {
             Some(own) => own,
-            None => dataset.read_context(self.columns.as_deref(), self.decode_images)?,
+            None => dataset
+                .read_context(self.columns.as_deref(), self.decode_images)?
+                .with(self.skips, self.profile),
         };
+        let began = Instant::now();
         let mut buffers = match self.pool.take() {
             Some(mut buffers) => {
                 own.clear(&mut buffers.batch);
@@ -361,6 +432,7 @@ impl Recipe {
             None => Buffers {
                 batch: own.new_batch((step.rows.end - step.rows.start).min(MAX_ROOM) as usize),
                 indices: Vec::new(),
+                damaged: Vec::new(),
             },
         };
         #[cfg(test)]
@@ -369,6 +441,10 @@ impl Recipe {
         let whole = dataset.read_rows(&buffers.indices, &mut own, &mut buffers.batch, stop);
         buffers.indices.clear();
         buffers.indices.extend(own.global_indices());
+        buffers.damaged = own.take_damaged();
+        let read = own.take_read_time();
+        Counters::add(&self.counters.read, read);
+        Counters::add(&self.counters.decode, began.elapsed().saturating_sub(read));
         *context = Some(own);
         let batch = PooledBatch::new(buffers, Arc::clone(&self.pool), step.clone());
         Ok(whole?.then_some(batch))
@@ -400,7 +476,7 @@ impl Shared {
     fn work(&self, dataset: &Dataset, recipe: &Recipe) {
         let mut context = None;
         let mut plan = None;
-        while let Some((number, step)) = self.claim(&mut plan) {
+        while let Some((number, step)) = self.claim(&mut plan, &recipe.counters) {
             let Some(plan) = &mut plan else {
                 return;
             };
@@ -417,7 +493,7 @@ impl Shared {
     }
 
     /// The next step to make, when there is room for it. `None`: there is nothing more to do. Gives a thread its own plan, for indices.
-    fn claim(&self, plan: &mut Option<Plan>) -> Option<(u64, Step)> {
+    fn claim(&self, plan: &mut Option<Plan>, counters: &Counters) -> Option<(u64, Step)> {
         let mut queue = self.lock();
         loop {
             if queue.closed || self.stop.load(Ordering::Relaxed) {
@@ -438,7 +514,9 @@ impl Shared {
                 queue.slots.push_back(None);
                 return Some((number, step));
             }
+            let began = Instant::now();
             queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            Counters::add(&counters.room_wait, began.elapsed());
         }
     }
 
@@ -465,6 +543,11 @@ impl Shared {
             Some(slot) => slot.is_some(),
             None => queue.closed,
         }
+    }
+
+    /// Batches that the consumer may take without waiting.
+    fn num_ready(&self) -> u64 {
+        self.lock().slots.iter().take_while(|slot| slot.is_some()).count() as u64
     }
 
     fn take(&self) -> Result<Option<PooledBatch>> {
@@ -515,7 +598,10 @@ impl Loader {
         self.recipe = Arc::new(Recipe {
             columns: self.recipe.columns.clone(),
             decode_images: self.recipe.decode_images,
+            skips: self.recipe.skips,
+            profile: self.recipe.profile,
             pool: Arc::clone(&self.recipe.pool),
+            counters: Counters::default(),
             panic_at: Some(position),
         });
     }

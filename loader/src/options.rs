@@ -1,5 +1,6 @@
 //! What a stream of batches is asked for.
 
+use crate::damage::OnDamage;
 use crate::order::Order;
 use crate::state::State;
 
@@ -39,6 +40,10 @@ pub struct LoadOptions {
     pub decode_images: bool,
     /// Which features, by name; `None`: all.
     pub columns: Option<Vec<String>>,
+    /// What to do about records that cannot be read.
+    pub on_damage: OnDamage,
+    /// Tells reading and decoding apart in [`LoadMetrics`](crate::LoadMetrics), at a small cost.
+    pub profile: bool,
     /// Goes on from a saved state.
     pub restore: Option<State>,
 }
@@ -59,6 +64,8 @@ impl Default for LoadOptions {
             prefetch_bytes: 256 << 20,
             decode_images: true,
             columns: None,
+            on_damage: OnDamage::Fail,
+            profile: false,
             restore: None,
         }
     }
@@ -131,6 +138,18 @@ impl LoadOptions {
     #[must_use]
     pub fn columns<S: Into<String>>(mut self, columns: impl IntoIterator<Item = S>) -> Self {
         self.columns = Some(columns.into_iter().map(Into::into).collect());
+        self
+    }
+    /// Sets what is done about a record that cannot be read. Default: the stream fails there. Does not change the stream of the others.
+    #[must_use]
+    pub fn on_damage(mut self, on_damage: OnDamage) -> Self {
+        self.on_damage = on_damage;
+        self
+    }
+    /// Whether reading and decoding are timed apart, record by record. Default false.
+    #[must_use]
+    pub fn profile(mut self, profile: bool) -> Self {
+        self.profile = profile;
         self
     }
     /// Goes on where a state was taken; seed and order come from it unless they are set.

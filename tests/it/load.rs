@@ -3,6 +3,8 @@
 use std::fs;
 
 use prep_testing::Prep;
+use prep_testing::server::FileServer;
+use serde_json::json;
 
 const RECORDS: u64 = 300;
 
@@ -224,7 +226,161 @@ fn a_flipped_byte_fails_the_load_at_its_record_and_the_state_is_before_it() {
             ],
         );
         assert!(next[0].contains(&(100 + record)), "{next:?}");
+        // Left out where that is asked for: named, counted, and the exit code says so.
+        let skipping = ["load", "cifar10", "--threads", threads, "--json", "--on-error"];
+        let run = prep.run(skipping.iter().chain(&["skip:1"])).expect(3);
+        assert_eq!(
+            (&run.json()[0]["rows"], &run.json()[0]["skipped"]),
+            (&json!(299), &json!(1))
+        );
+        assert!(
+            run.stderr.contains("warning: left out: could not load record"),
+            "{}",
+            run.stderr
+        );
+        let run = prep.run(skipping.iter().chain(&["skip:0"])).expect(1);
+        assert!(run.stderr.contains("at most 0 were to be"), "{}", run.stderr);
     }
+    let run = prep.run(["load", "cifar10", "--on-error", "ignore"]).expect(2);
+    assert!(
+        run.stderr.contains("`fail`, `skip` or `skip:MAX`"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_profile_says_where_the_time_goes_and_a_benchmark_which_setting_to_take() {
+    let prep = built();
+    let run = prep
+        .run(["load", "cifar10", "--threads", "0", "--profile", "--json"])
+        .expect(0);
+    let profile = &run.json()[0]["profile"];
+    assert_eq!(
+        (&profile["threads"], &profile["cached_bytes"]),
+        (&json!(0), &json!(null))
+    );
+    for time in ["read_seconds", "decode_seconds", "consumer_wait_seconds"] {
+        assert!(profile[time].as_f64().unwrap() > 0.0, "{time}: {profile}");
+    }
+    assert!(
+        ["read", "decode"].contains(&profile["limit"].as_str().unwrap()),
+        "{profile}"
+    );
+    assert!(
+        profile["advice"].as_str().unwrap().contains("--threads"),
+        "{profile}"
+    );
+    let text = prep.run(["load", "cifar10", "--profile"]).expect(0).stdout;
+    assert!(text.contains("limit: "), "{text}");
+
+    let bench = [
+        "bench",
+        "load",
+        "cifar10",
+        "--seconds",
+        "0.05",
+        "--threads",
+        "1,3",
+    ];
+    let report = prep
+        .run(bench.iter().chain(&["--json"]))
+        .expect(0)
+        .json()
+        .remove(0);
+    let settings = report["settings"].as_array().unwrap();
+    assert_eq!(
+        settings
+            .iter()
+            .map(|setting| &setting["threads"])
+            .collect::<Vec<_>>(),
+        [1, 3]
+    );
+    assert!(
+        settings
+            .iter()
+            .all(|setting| setting["rows_per_second"].as_f64().unwrap() > 0.0),
+        "{report}"
+    );
+    assert!(
+        [1, 3]
+            .map(|threads| json!(threads))
+            .contains(&report["recommended_threads"]),
+        "{report}"
+    );
+    let text = prep.run(bench).expect(0).stdout;
+    assert!(text.contains("recommended: --threads"), "{text}");
+    for wrong in [
+        ["--seconds", "0"],
+        ["--threads", "0"],
+        ["--batch", "0"],
+        ["--wanted", "-1"],
+    ] {
+        prep.run(["bench", "load", "cifar10"].iter().chain(&wrong))
+            .expect(2);
+    }
+}
+
+#[test]
+fn a_cache_is_filled_once_and_its_folder_and_limit_are_checked() {
+    let prep = built();
+    let folder = prep.catalog().join("data/cifar10/3.0.2");
+    let recipe = prep.home().join("remote.toml");
+    let server = FileServer::start(&folder, []);
+    let shards = (0..3).map(|shard| server.url(&format!("cifar10-train.array_record-{shard:05}-of-00003")));
+    let sources: String = shards
+        .map(|url| format!("[[sources]]\nurl = \"{url}\"\n"))
+        .collect();
+    let features = fs::read_to_string(folder.join("features.json")).unwrap();
+    assert!(features.contains("image"));
+    fs::write(
+        &recipe,
+        format!(
+            "format = 1\nname = \"remote\"\n{sources}[reader]\nkind = \"array_record\"\n[features.image]\nkind = \"image\"\n\
+             shape = [32, 32, 3]\n[features.label]\nkind = \"class_label\"\nnum_classes = 10\n[features.id]\nkind = \"text\"\n\
+             [[splits]]\nname = \"train\"\n"
+        ),
+    )
+    .unwrap();
+    prep.run(["register", recipe.to_str().unwrap(), "--in-place"])
+        .expect(0);
+    let cache = prep.home().join("cache");
+    let load = |size: &str| {
+        let cache = cache.to_str().unwrap();
+        prep.run([
+            "load",
+            "remote",
+            "--json",
+            "--profile",
+            "--cache",
+            cache,
+            "--cache-size",
+            size,
+        ])
+    };
+    assert!(load("512K").expect(1).stderr.contains("at least 1048576"));
+    let first = load("64M").expect(0).json().remove(0);
+    assert_eq!(first["rows"], RECORDS);
+    assert!(
+        first["profile"]["fetched_bytes"].as_u64().unwrap() > 100_000,
+        "{first}"
+    );
+    let asked = server.requests().len();
+    let second = load("64M").expect(0).json().remove(0);
+    assert_eq!(
+        (&second["rows"], &second["profile"]["fetched_bytes"]),
+        (&json!(RECORDS), &json!(0))
+    );
+    assert_eq!(server.requests().len(), asked);
+    // A folder of something else stays as it is.
+    let mine = prep.home().join("mine");
+    fs::create_dir(&mine).unwrap();
+    fs::write(mine.join("thesis.txt"), "x").unwrap();
+    let run = prep
+        .run(["load", "remote", "--cache", mine.to_str().unwrap()])
+        .expect(1);
+    assert!(run.stderr.contains("is no cache of Prep's"), "{}", run.stderr);
+    assert_eq!(fs::read_dir(&mine).unwrap().count(), 1);
 }
 
 /// Ctrl-C ends the stream with an error that says how to go on, and the state goes on exactly there.

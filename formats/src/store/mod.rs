@@ -4,6 +4,7 @@
 //! |---|---|
 //! | name a file or folder, local or remote | [`Location`] |
 //! | read a file at any offset from many threads | [`open`], [`ReadAt`] |
+//! | keep on disk what was read from a store, for all processes of a host | [`Cache`] |
 //! | write a file or object that appears whole or not at all | [`Output`], [`Upload`], [`AtomicFile`] |
 //! | find what killed writers have left | [`unfinished`] |
 //! | put a finished folder in its place, or swap it with the old one | [`publish_folder`], [`rename_exchange`] |
@@ -12,6 +13,7 @@
 //! | talk to a catalog's object store, and wait for it | [`object_store()`], [`block_on`] |
 
 mod atomic;
+mod cache;
 mod client;
 mod location;
 mod lock;
@@ -24,6 +26,7 @@ mod upload;
 pub use atomic::{
     AtomicFile, Existing, publish_folder, rename_exchange, rename_without_replacing, sync_folder,
 };
+pub use cache::{Cache, CacheCounts};
 pub use client::retries;
 pub use location::Location;
 pub use lock::FileLock;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -93,6 +94,8 @@ pub struct ObjectFile {
     /// The last bytes, until the reader settles.
     tail: Mutex<Option<Bytes>>,
     first_wait: Duration,
+    /// Another object has its name now.
+    is_replaced: AtomicBool,
 }
 
 enum Target {
@@ -230,6 +233,7 @@ impl ObjectFile {
             tag: None,
             tail: Mutex::new(None),
             first_wait,
+            is_replaced: AtomicBool::new(false),
         };
         let (store, path) = file.store()?;
         let (length, tag, tail) = block_on(file.open_object(&*store, &path))
@@ -445,9 +449,12 @@ impl ReadAt for ObjectFile {
             .into_iter()
             .map(|mut part| async move {
                 let offset = part.offset;
-                self.fetch(store, path, &mut part)
-                    .await
-                    .map_err(|failure| failure.into_error(&self.name, Some(offset), "read"))
+                self.fetch(store, path, &mut part).await.map_err(|failure| {
+                    if matches!(failure, Failure::Store(object_store::Error::Precondition { .. })) {
+                        self.is_replaced.store(true, Ordering::Relaxed);
+                    }
+                    failure.into_error(&self.name, Some(offset), "read")
+                })
             })
             .collect();
         block_on(
@@ -462,6 +469,10 @@ impl ReadAt for ObjectFile {
     fn settle(&self) {
         *self.tail.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
+    fn distrust(&self) -> bool {
+        self.settle();
+        !self.is_replaced.load(Ordering::Relaxed)
+    }
 }
 
 #[cfg(test)]
@@ -472,7 +483,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::io::{BufRead, BufReader, Write};
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     /// What goes wrong with one answer.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -39,6 +39,11 @@ pub trait ReadAt: Send + Sync + fmt::Debug {
     }
     /// Says that a format's reader has what it needs to open the file: what is held for that alone may go.
     fn settle(&self) {}
+    /// Says that what was read is not what was written: copies of it that are held are dropped, so that reading again asks the store. Tells whether
+    /// that may give something else: not where a file is read itself.
+    fn distrust(&self) -> bool {
+        false
+    }
 }
 
 /// A part of a file to be read: the buffer's length is its own.

@@ -81,6 +81,11 @@ impl IndexedReader {
         self
     }
 
+    /// What it reads from.
+    pub fn source(&self) -> &Arc<dyn ReadAt> {
+        &self.source
+    }
+
     /// How many records there are.
     pub fn num_records(&self) -> u64 {
         self.index.num_records()

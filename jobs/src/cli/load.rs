@@ -5,7 +5,7 @@
 //! in each run.
 
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -13,11 +13,13 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::Args;
 use prep_catalog::Catalog;
-use prep_loader::{Dataset, LoadOptions, Order, Plan, State};
+use prep_formats::store::Cache;
+use prep_loader::{Dataset, LoadMetrics, LoadOptions, OnDamage, Order, Plan, State};
 use serde::Serialize;
 
 use crate::cli::output::{Hinted, Usage, say};
 use crate::cli::{Global, Outcome, stop};
+use crate::resources::{parse_size, show_size};
 
 /// Rows of a batch where none are asked for.
 const DEFAULT_BATCH: u64 = 128;
@@ -59,19 +61,77 @@ pub(crate) struct Load {
     batches: Option<u64>,
     /// Goes on from a saved state.
     #[arg(long, value_name = "STATE.json")]
-    restore: Option<std::path::PathBuf>,
+    restore: Option<PathBuf>,
     /// Writes the position after the last printed batch.
     #[arg(long, value_name = "STATE.json")]
-    save: Option<std::path::PathBuf>,
+    save: Option<PathBuf>,
     /// Prints the global indices of each batch, and decodes nothing.
     #[arg(long)]
     indices: bool,
-    /// Catalog folder or URL.
-    #[arg(long, env = "PREP_CATALOG", value_parser = crate::cli::from_catalog::place)]
-    catalog: Option<String>,
+    /// What to do with a record that cannot be read: `fail`, `skip` or `skip:MAX`.
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "fail",
+        conflicts_with = "indices"
+    )]
+    on_error: String,
+    /// Says where the time goes, which stage limits, and what to change.
+    #[arg(long, conflicts_with = "indices")]
+    profile: bool,
+    #[command(flatten)]
+    from: FromArgs,
     /// One JSON object on stdout, at the end.
     #[arg(long)]
     json: bool,
+}
+
+/// Where a dataset comes from.
+#[derive(Debug, Args)]
+pub(crate) struct FromArgs {
+    /// Catalog folder or URL.
+    #[arg(long, env = "PREP_CATALOG", value_parser = crate::cli::from_catalog::place)]
+    catalog: Option<String>,
+    /// Folder that keeps what is read of object stores, for all processes of this host.
+    #[arg(long, value_name = "DIR", env = "PREP_CACHE")]
+    cache: Option<PathBuf>,
+    /// Most that the cache takes on disk, as in 200G; at least 1M.
+    #[arg(long, value_name = "SIZE", default_value = "16G")]
+    cache_size: String,
+}
+
+impl FromArgs {
+    fn catalog(&self) -> anyhow::Result<Catalog> {
+        let location = prep_catalog::catalog_location(self.catalog.as_deref()).map_err(advise)?;
+        let catalog = Catalog::open(&location).map_err(advise)?;
+        Ok(catalog.suggesting(crate::recipe::builtin::names()))
+    }
+
+    /// Opens a split by name, with the cache.
+    pub(crate) fn open(
+        &self,
+        name: &str,
+        split: Option<&str>,
+        state: Option<&State>,
+    ) -> anyhow::Result<Dataset> {
+        let limit =
+            parse_size(&self.cache_size).map_err(|reason| Usage(format!("`--cache-size`: {reason}")))?;
+        let cache = self
+            .cache
+            .as_deref()
+            .map(|folder| Cache::open(folder, limit))
+            .transpose()?;
+        let catalog = self.catalog()?;
+        let opened = match state {
+            Some(state) => prep_loader::open_for_state(&catalog, name, split, state),
+            None => prep_loader::open(&catalog, name, split.unwrap_or("train")),
+        };
+        let dataset = opened.map_err(explain)?;
+        Ok(match cache {
+            Some(cache) => dataset.with_cache(cache),
+            None => dataset,
+        })
+    }
 }
 
 /// What `--json` prints.
@@ -99,14 +159,85 @@ struct Report {
     bytes_per_second: f64,
     /// From the start of the command; null without a batch.
     seconds_to_first_batch: Option<f64>,
+    /// Records left out as damaged.
+    skipped: u64,
+    /// Where the time went; null without `--profile`.
+    profile: Option<Profile>,
     /// Position after the last batch.
     state: State,
+}
+
+/// Where the time of a stream went, in seconds; those of threads are sums over all threads.
+#[derive(Debug, Serialize)]
+struct Profile {
+    threads: usize,
+    prefetch: usize,
+    read_seconds: f64,
+    decode_seconds: f64,
+    room_wait_seconds: f64,
+    consumer_wait_seconds: f64,
+    /// Batches that were ready, on average, when one was asked for.
+    ready_batches: f64,
+    /// Null without a cache.
+    cached_bytes: Option<u64>,
+    fetched_bytes: Option<u64>,
+    retries: u64,
+    /// `consumer`, `read`, `decode`, or `nothing` where no batch came.
+    limit: String,
+    advice: String,
+}
+
+impl Profile {
+    fn new(metrics: &LoadMetrics) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            threads: metrics.threads,
+            prefetch: metrics.prefetch,
+            read_seconds: metrics.read.as_secs_f64(),
+            decode_seconds: metrics.decode.as_secs_f64(),
+            room_wait_seconds: metrics.room_wait.as_secs_f64(),
+            consumer_wait_seconds: metrics.consumer_wait.as_secs_f64(),
+            ready_batches: metrics.ready_batches,
+            cached_bytes: metrics.cache.map(|cache| cache.cached_bytes),
+            fetched_bytes: metrics.cache.map(|cache| cache.fetched_bytes),
+            retries: metrics.retries,
+            limit: metrics.limit().to_string(),
+            advice: metrics.advice(cores),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
+            "{} threads, {} batches ahead: read {:.3} s, decode {:.3} s, wait for room {:.3} s; the consumer waited {:.3} s and found {:.1} batches ready\n",
+            self.threads,
+            self.prefetch,
+            self.read_seconds,
+            self.decode_seconds,
+            self.room_wait_seconds,
+            self.consumer_wait_seconds,
+            self.ready_batches
+        );
+        if let (Some(cached), Some(fetched)) = (self.cached_bytes, self.fetched_bytes) {
+            text.push_str(&format!(
+                "cache: {} were there, {} came from the store\n",
+                show_size(cached),
+                show_size(fetched)
+            ));
+        }
+        if self.retries > 0 {
+            text.push_str(&format!("{} requests were tried again\n", self.retries));
+        }
+        text.push_str(&format!("limit: {}; {}\n", self.limit, self.advice));
+        text
+    }
 }
 
 pub(crate) fn run(args: &Load, global: &Global) -> anyhow::Result<Outcome> {
     let begin = Instant::now();
     let options = args.options()?;
-    let dataset = args.open(options.restore.as_ref())?;
+    let dataset = args
+        .from
+        .open(&args.name, args.split.as_deref(), options.restore.as_ref())?;
     if args.batches == Some(0) && args.save.is_some() {
         let plan = dataset.plan(&options).map_err(explain)?;
         save(args.save.as_deref(), &plan.state())?;
@@ -125,11 +256,16 @@ impl Load {
         let mut options = LoadOptions::new(self.batch.unwrap_or(DEFAULT_BATCH))
             .num_epochs(self.epochs.unwrap_or(1))
             .drop_remainder(self.drop_remainder)
-            .num_threads(self.threads);
+            .num_threads(self.threads)
+            .profile(self.profile);
         if options.batch_size == 0 {
             return Err(Usage("`--batch 0` is out of range: a batch has at least 1 row".into()).into());
         }
         options.seed = self.seed;
+        options.on_damage = self
+            .on_error
+            .parse::<OnDamage>()
+            .map_err(|error| Usage(format!("`--on-error`: {error}")))?;
         if let Some(order) = &self.order {
             options = options.order(order.parse::<Order>().map_err(|_| {
                 Usage(format!(
@@ -149,18 +285,6 @@ impl Load {
             options = options.restore(state);
         }
         Ok(options)
-    }
-
-    fn open(&self, state: Option<&State>) -> anyhow::Result<Dataset> {
-        let location = prep_catalog::catalog_location(self.catalog.as_deref()).map_err(advise)?;
-        let catalog = Catalog::open(&location)
-            .map_err(advise)?
-            .suggesting(crate::recipe::builtin::names());
-        let opened = match state {
-            Some(state) => prep_loader::open_for_state(&catalog, &self.name, self.split.as_deref(), state),
-            None => prep_loader::open(&catalog, &self.name, self.split.as_deref().unwrap_or("train")),
-        };
-        opened.map_err(explain)
     }
 
     fn print_indices(
@@ -243,6 +367,9 @@ impl Load {
                     batches += 1;
                     rows += batch.rows as u64;
                     bytes += batch.num_bytes();
+                    for damaged in batch.damaged() {
+                        say(format_args!("warning: left out: {damaged}"));
+                    }
                 }
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
@@ -253,6 +380,8 @@ impl Load {
         // Also after an error: the position before the batch that failed.
         save(self.save.as_deref(), &state)?;
         result.map_err(explain)?;
+        let metrics = loader.metrics();
+        let profile = self.profile.then(|| Profile::new(&metrics));
         let rate = |count: u64| {
             if seconds > 0.0 {
                 count as f64 / seconds
@@ -281,6 +410,8 @@ impl Load {
                 rows_per_second: rate(rows),
                 bytes_per_second: rate(bytes),
                 seconds_to_first_batch: first,
+                skipped: metrics.damaged,
+                profile,
                 state,
             };
             writeln!(out, "{}", serde_json::to_string(&report)?)?;
@@ -295,8 +426,17 @@ impl Load {
                 rate(rows),
                 rate(bytes) / 1e6
             )?;
+            if let Some(profile) = profile {
+                out.write_all(profile.text().as_bytes())?;
+            }
         }
-        self.unless_stopped(stop, batches)
+        match self.unless_stopped(stop, batches)? {
+            Outcome::Done if metrics.damaged > 0 => {
+                say(format_args!("{} damaged records were left out", metrics.damaged));
+                Ok(Outcome::Skipped)
+            }
+            outcome => Ok(outcome),
+        }
     }
 }
 
@@ -400,7 +540,7 @@ fn save(path: Option<&Path>, state: &State) -> anyhow::Result<()> {
 }
 
 /// Wrong usage exits with 2; the catalog's and the loader's advice becomes a hint.
-fn explain(error: prep_loader::Error) -> anyhow::Error {
+pub(crate) fn explain(error: prep_loader::Error) -> anyhow::Error {
     if error.is_usage() {
         return Usage(error.to_string()).into();
     }

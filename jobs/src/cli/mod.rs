@@ -4,6 +4,7 @@
 //! 3 finished but records were skipped.
 
 mod append;
+mod bench;
 mod build;
 mod cat;
 mod cat_dataset;
@@ -109,6 +110,7 @@ enum Command {
     Salvage(salvage::Salvage),
     Inspect(inspect::Inspect),
     Load(load::Load),
+    Bench(bench::Bench),
     Completions(completions::Completions),
 }
 
@@ -151,6 +153,7 @@ pub fn run(program: &[OsString], arguments: impl IntoIterator<Item = OsString>) 
         Command::Salvage(args) => salvage::run(args, global),
         Command::Inspect(args) => inspect::run(args, global),
         Command::Load(args) => load::run(args, global),
+        Command::Bench(args) => bench::run(args, global),
         Command::Completions(args) => completions::run(args, global),
     };
     output::finish(result)

@@ -1,10 +1,11 @@
 //! A small HTTP server over a folder that misbehaves on request: for tests of downloads.
 //!
-//! Answers `GET` and `HEAD` with `Content-Length`, `ETag` and byte ranges, one request a connection. Each request takes the
+//! Answers `GET` and `HEAD` with `Content-Length`, `ETag` and byte ranges, and minds `If-Match`; one request a connection. Each request takes the
 //! next [`Fault`] of the script; when the script is used up, every answer is right.
 
 use std::collections::VecDeque;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -56,6 +57,8 @@ pub struct Request {
     pub range_last: Option<u64>,
     /// Bytes asked for from the end, as in `Range: bytes=-N`.
     pub range_suffix: Option<u64>,
+    /// The tag that the file has to have, by an `If-Match` header.
+    pub if_match: Option<String>,
 }
 
 /// A running server; stops when dropped.
@@ -174,10 +177,15 @@ impl Shared {
         let Ok(mut data) = fs::read(self.folder.join(name)) else {
             return send(&mut stream, &request, 404, &[], b"not found\n", None);
         };
-        let mut headers = vec![
-            "Accept-Ranges: bytes".to_owned(),
-            format!("ETag: \"{name}-{}\"", data.len()),
-        ];
+        let tag = {
+            let mut hasher = DefaultHasher::new();
+            data.hash(&mut hasher);
+            format!("\"{name}-{:016x}\"", hasher.finish())
+        };
+        if request.if_match.as_ref().is_some_and(|wanted| *wanted != tag) {
+            return send(&mut stream, &request, 412, &[], b"it has changed\n", None);
+        }
+        let mut headers = vec!["Accept-Ranges: bytes".to_owned(), format!("ETag: {tag}")];
         if let Fault::Garble(offset) = fault {
             data.iter_mut().skip(offset).for_each(|byte| *byte = !*byte);
         }
@@ -231,11 +239,17 @@ fn read_request(stream: &TcpStream) -> io::Result<Option<Request>> {
         range_start: None,
         range_last: None,
         range_suffix: None,
+        if_match: None,
     };
     for line in lines {
         let line = line?;
         if line.is_empty() {
             return Ok(Some(request));
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("if-match")
+        {
+            request.if_match = Some(value.trim().to_owned());
         }
         if let Some(range) = line.to_ascii_lowercase().strip_prefix("range: bytes=") {
             let (start, last) = range.split_once('-').unwrap_or((range, ""));

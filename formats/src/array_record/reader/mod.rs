@@ -213,6 +213,11 @@ impl Reader {
         self.inner.source.name()
     }
 
+    /// What it reads from.
+    pub fn source(&self) -> &Arc<dyn ReadAt> {
+        &self.inner.source
+    }
+
     /// Number of records.
     pub fn num_records(&self) -> u64 {
         self.inner.summary.num_records
