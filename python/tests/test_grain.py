@@ -45,11 +45,13 @@ def test_files_in_place_give_what_a_build_gives(tmp_path):
     built = prep.open("cifar10")
     recipe = tmp_path / "there.toml"
     recipe.write_text(f'format = 1\nname = "there"\n[[sources]]\npath = "{built.path}"\n[reader]\nkind = "tfds"\n')
-    command = [sys.executable, "-m", "prep", "register", str(recipe), "--in-place", "-q"]
+    catalog = tmp_path / "catalog"
+    command = [sys.executable, "-m", "prep", "register", str(recipe), "--in-place", "-q", "--catalog", str(catalog)]
     subprocess.run(command, check=True)
-    ours = prep.open("there")
+    ours = prep.open("there", catalog=catalog)
     assert (ours.fingerprint, len(ours)) == (built.fingerprint, len(built))
-    shuffled = [list(grain.MapDataset.source(DataSource(name)).shuffle(seed=3)) for name in ("there", "cifar10")]
+    sources = DataSource("there", catalog=catalog), DataSource("cifar10")
+    shuffled = [list(grain.MapDataset.source(source).shuffle(seed=3)) for source in sources]
     assert [element["id"] for element in shuffled[0]] == [element["id"] for element in shuffled[1]]
     np.testing.assert_array_equal(shuffled[0][7]["image"], shuffled[1][7]["image"])
 
