@@ -11,7 +11,7 @@ use crate::features::{Encoding, Feature};
 use crate::statistics::distinct::{Distinct, hash_bytes, hash_number};
 use crate::statistics::lengths::Lengths;
 use crate::statistics::pictures::Pictures;
-use crate::statistics::sum::ExactSum;
+use crate::statistics::sum::{ExactSum, mean_of};
 use crate::value::{Class, DType, bfloat16_to_f32, half_to_f32};
 use crate::{Error, Result};
 
@@ -486,7 +486,7 @@ impl Column {
         if let Some(Integers { range, sum }) = &self.integers {
             object["min"] = range.map_or(Value::Null, |(low, _)| whole(low));
             object["max"] = range.map_or(Value::Null, |(_, high)| whole(high));
-            object["mean"] = json!(*sum as f64 / self.values as f64);
+            object["mean"] = json!(mean_of(*sum, self.values));
         }
         if let Some(floats) = &self.floats {
             object["min"] = json!(floats.range.map(|(low, _)| f64::from_bits(low)));

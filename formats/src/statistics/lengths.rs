@@ -3,11 +3,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::statistics::sum::mean_of;
+
 /// Lengths of strings in bytes, of sequences in elements, or sides of pictures in pixels.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Lengths {
     count: u64,
-    total: u128,
+    total: i128,
     range: Option<(u64, u64)>,
     /// How many are 0; 1; 2 and 3; 4 to 7; and so on, up to the last that there are.
     buckets: Vec<u64>,
@@ -16,7 +18,7 @@ pub(super) struct Lengths {
 impl Lengths {
     pub(super) fn add(&mut self, length: u64) {
         self.count += 1;
-        self.total += u128::from(length);
+        self.total += i128::from(length);
         let (low, high) = self.range.unwrap_or((length, length));
         self.range = Some((low.min(length), high.max(length)));
         let bucket = (u64::BITS - length.leading_zeros()) as usize;
@@ -58,7 +60,7 @@ impl Lengths {
                 json!({"from": from, "to": to, "count": count})
             })
             .collect();
-        json!({"min": min, "max": max, "mean": self.total as f64 / self.count as f64, "histogram": histogram})
+        json!({"min": min, "max": max, "mean": mean_of(self.total, self.count), "histogram": histogram})
     }
 }
 

@@ -72,14 +72,7 @@ impl ExactSum {
         // What lies below only says whether the rest is above its lowest bit: more bits than a float has.
         let sticky = magnitude[..top - 2].iter().any(|limb| *limb != 0);
         let leading = high << 64 | middle << 32 | low | u128::from(sticky);
-        if leading == 0 || count == 0 {
-            return 0.0 / count as f64;
-        }
-        // As many bits as fit, of which the quotient has 64 or more.
-        let shift = leading.leading_zeros();
-        let (leading, count) = (leading << shift, u128::from(count));
-        let quotient = (leading / count) | u128::from(leading % count != 0);
-        let mean = scale(quotient as f64, LOWEST + 32 * (top as i32 - 2) - shift as i32);
+        let mean = quotient(leading, count, LOWEST + 32 * (top as i32 - 2));
         if negative { -mean } else { mean }
     }
 
@@ -106,6 +99,24 @@ impl ExactSum {
         }
         (negative, sum.limbs.map(|limb| limb as u32))
     }
+}
+
+/// The mean of `count` integers with this sum, rounded once; NaN for none.
+pub(super) fn mean_of(sum: i128, count: u64) -> f64 {
+    let mean = quotient(sum.unsigned_abs(), count, 0);
+    if sum < 0 { -mean } else { mean }
+}
+
+/// `value * 2^exponent / count`, rounded once; NaN where the count is 0.
+fn quotient(value: u128, count: u64, exponent: i32) -> f64 {
+    if value == 0 || count == 0 {
+        return 0.0 / count as f64;
+    }
+    // As many bits as fit, of which the quotient has 64 or more; the lowest says whether anything is below it.
+    let shift = value.leading_zeros();
+    let (value, count) = (value << shift, u128::from(count));
+    let quotient = (value / count) | u128::from(value % count != 0);
+    scale(quotient as f64, exponent - shift as i32)
 }
 
 /// `value * 2^exponent`.
@@ -195,6 +206,16 @@ mod tests {
     }
 
     #[test]
+    fn means_of_integers_are_rounded_once() {
+        // Were the sum rounded first, it would be 3002399751580330.5.
+        assert_eq!(mean_of((1 << 53) + 1, 3), 3_002_399_751_580_331.0);
+        assert_eq!(mean_of(-((1 << 53) + 1), 3), -3_002_399_751_580_331.0);
+        assert_eq!(mean_of(3 * i128::from(i64::MAX), 3), i64::MAX as f64);
+        assert_eq!(mean_of(0, 3).to_bits(), 0);
+        assert!(mean_of(0, 0).is_nan());
+    }
+
+    #[test]
     fn many_additions_do_not_overflow() {
         let mut many = ExactSum::default();
         for _ in 0..5 {
@@ -205,6 +226,15 @@ mod tests {
     }
 
     proptest! {
+        /// The distances are whole numbers: of floats this large, 2^-38 divides all.
+        #[test]
+        fn no_float_is_nearer_to_a_mean(sum in 1i128 << 32..1 << 64, count in 1u64..1 << 16) {
+            let mean = mean_of(sum, count);
+            let distance = |float: f64| ((float * (1u64 << 38) as f64) as i128 * i128::from(count) - (sum << 38)).abs();
+            prop_assert!(distance(mean) <= distance(mean.next_up()) && distance(mean) <= distance(mean.next_down()));
+            prop_assert_eq!(mean_of(-sum, count), -mean);
+        }
+
         /// Whole numbers have a sum to compare with; a power of two changes nothing but the exponent.
         #[test]
         fn sums_are_exact(values in prop::collection::vec(-(1i64 << 53)..1 << 53, 1..50), exponent in -900i32..900) {
