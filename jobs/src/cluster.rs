@@ -104,6 +104,28 @@ impl ClusterArgs {
         Ok(self.members(&variables)?.map(|members| members.index))
     }
 
+    /// Makes sure that this process is alone, for a command that one process does: others would do the same once more.
+    ///
+    /// # Errors
+    /// The environment says that it is one of several, or makes no cluster: wrong usage.
+    pub(crate) fn refuse_others(command: &str) -> Result<()> {
+        let variables = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        match Self::default().members(&variables)? {
+            Some(members) if members.hosts.len() > 1 => Err(Usage::of(
+                Hinted::new(
+                    format!(
+                        "`prep {command}` is done by one process, and this is process {} of {}",
+                        members.index,
+                        members.hosts.len()
+                    ),
+                    "give it to one process, with `--workers N` for its threads; `build`, `register` and `convert` are done by several",
+                )
+                .into(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn members(&self, variables: Variables<'_>) -> Result<Option<Members>> {
         // What is wrong with all of them together is wrong usage, as it is with each.
         self.find_members(variables).map_err(Usage::of)

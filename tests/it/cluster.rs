@@ -283,6 +283,31 @@ fn a_damaged_record_in_any_process_is_told_by_all_and_skipping_is_counted() {
 }
 
 #[test]
+fn what_one_process_does_is_refused_where_there_are_several() {
+    let prep = Prep::new();
+    for words in [
+        &["append", "mine", "--source", "train=x.jsonl"][..],
+        &["update", "mine.toml"],
+    ] {
+        let run = prep.run(
+            ["launch", "--processes", "3", "--"]
+                .into_iter()
+                .chain(words.iter().copied()),
+        );
+        let run = run.expect(2);
+        let wanted = format!(
+            "`prep {}` is done by one process, and this is process 2 of 3",
+            words[0]
+        );
+        assert!(
+            run.stderr.contains(&wanted) && run.stderr.contains("hint: "),
+            "{}",
+            run.stderr
+        );
+    }
+}
+
+#[test]
 fn launch_passes_signals_on_and_reports_the_worst_exit_code() {
     let prep = Prep::new();
     let held = Held::new(&prep);

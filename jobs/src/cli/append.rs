@@ -36,13 +36,19 @@ pub(crate) fn run(args: &Append, global: &Global) -> Result<Outcome> {
         None => Addition::Sources(args.source.clone()),
     };
     let of = &args.args;
-    revise::run(("append to", "appending to", &args.name), of, global, |passed| {
-        append(
-            of.catalog.as_deref(),
-            &args.name,
-            &addition,
-            of.version.as_deref(),
-            passed,
-        )
-    })
+    revise::run(
+        "append",
+        ("append to", "appending to", &args.name),
+        of,
+        global,
+        |passed| {
+            append(
+                of.catalog.as_deref(),
+                &args.name,
+                &addition,
+                of.version.as_deref(),
+                passed,
+            )
+        },
+    )
 }

@@ -47,7 +47,7 @@ pub(crate) struct Launch {
     /// File with their places, one `host:port` a line, all on this machine.
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
-    /// The command, without `prep`: build NAME ..., or convert INPUT... OUTPUT ....
+    /// The command, without `prep`: build NAME ..., register RECIPE.toml ..., or convert INPUT... OUTPUT ....
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

@@ -12,6 +12,7 @@ use crate::build::publish::hinted;
 use crate::cli::build::summary;
 use crate::cli::job_args::{Action, JobArgs, run_job};
 use crate::cli::{Global, Outcome};
+use crate::cluster::ClusterArgs;
 use crate::describe;
 use crate::error::{Occupied, Overtaken, find};
 use crate::monitor::{Monitor, Unit};
@@ -44,11 +45,13 @@ const MOST_OVERTAKEN: u32 = 1000;
 /// Makes the version that `plan` asks for; where another process makes it first, or a killed one has left its folder, the one that it asks for then. `plan`
 /// is given the versions that such folders have.
 pub(crate) fn run(
+    command: &str,
     (verb, doing, what): (&'static str, &'static str, &str),
     args: &ReviseArgs,
     global: &Global,
     plan: impl Fn(&[Version]) -> Result<BuildRequest>,
 ) -> Result<Outcome> {
+    ClusterArgs::refuse_others(command)?;
     let monitor = Monitor::new();
     let action = Action { verb, doing, what };
     let outcome = run_job(action, &args.job, global, &monitor, describe::outcome, || {

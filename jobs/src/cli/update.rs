@@ -28,7 +28,11 @@ pub(crate) struct Update {
 
 pub(crate) fn run(args: &Update, global: &Global) -> Result<Outcome> {
     let of = &args.args;
-    revise::run(("update", "updating", &args.target), of, global, |passed| {
-        update(of.catalog.as_deref(), &args.target, of.version.as_deref(), passed)
-    })
+    revise::run(
+        "update",
+        ("update", "updating", &args.target),
+        of,
+        global,
+        |passed| update(of.catalog.as_deref(), &args.target, of.version.as_deref(), passed),
+    )
 }
