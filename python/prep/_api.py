@@ -171,6 +171,7 @@ def build(
     on_error: str = "fail",
     overwrite: bool = False,
     checksum: bool = True,
+    statistics: bool = True,
     dry_run: bool = False,
     progress: Callable[[List[Stage]], object] | None = None,
 ) -> dict[str, Any]:
@@ -194,6 +195,7 @@ def build(
         on_error: What to do with a damaged record: `fail`, `skip` or `skip:MAX`.
         overwrite: Replaces a different build of the same version.
         checksum: Whether a source has to have the size and SHA-256 that the recipe states.
+        statistics: Whether statistics of all features are counted and kept; see `show`. A build without is a different one.
         dry_run: Only says what would be done.
         progress: Called some five times a second, with all stages so far. What it raises stops the build.
 
@@ -216,6 +218,7 @@ def build(
         on_error=on_error,
         overwrite=overwrite,
         checksum=checksum,
+        statistics=statistics,
         dry_run=dry_run,
         progress=None if progress is None else lambda stages: progress([Stage(*stage) for stage in stages]),
         note=lambda is_warning, text: _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text),

@@ -101,6 +101,7 @@ def build(
     on_error: str,
     overwrite: bool,
     checksum: bool,
+    statistics: bool,
     dry_run: bool,
     progress: Callable[[builtins.list[tuple[str, str, int, int | None, bool]]], object] | None,
     note: Callable[[bool, str], object],

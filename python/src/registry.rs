@@ -100,7 +100,7 @@ pub(crate) fn show<'py>(
 
 /// Builds a dataset. `progress` is called with a list of (stage, unit, done, total, finished); `note` with (is it a warning, text).
 #[pyfunction]
-#[pyo3(signature = (recipe, *, sources, catalog, data_dir, workers, memory, shards, on_error, overwrite, checksum, dry_run, progress, note))]
+#[pyo3(signature = (recipe, *, sources, catalog, data_dir, workers, memory, shards, on_error, overwrite, checksum, statistics, dry_run, progress, note))]
 #[expect(
     clippy::too_many_arguments,
     reason = "keyword arguments of one Python function"
@@ -117,6 +117,7 @@ pub(crate) fn build<'py>(
     on_error: &str,
     overwrite: bool,
     checksum: bool,
+    statistics: bool,
     dry_run: bool,
     progress: Option<Bound<'py, PyAny>>,
     note: Bound<'py, PyAny>,
@@ -147,6 +148,7 @@ pub(crate) fn build<'py>(
             .on_error(on_error)
             .overwrite(overwrite)
             .check_sums(checksum)
+            .statistics(statistics)
             .dry_run(dry_run);
         request.catalog = catalog;
         request.data_dir = data_dir;

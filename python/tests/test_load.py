@@ -289,6 +289,17 @@ def test_bad_arguments_are_told_as_what_they_are(wrong, kind, text):
         prep.load(**{"name": "cifar10", "batch_size": 8, **wrong})
 
 
+def test_a_build_counts_statistics_unless_told_not_to(tmp_path, catalog):
+    assert "duplicates" in prep.show("cifar10", catalog=catalog)["statistics"]
+    options = {"from_": GOLDEN / "cifar10", "checksum": False, "catalog": tmp_path}
+    outcome = prep.build("cifar10", statistics=False, **options)
+    assert outcome["status"] == "built" and not pathlib.Path(outcome["path"], "prep_statistics.json").exists()
+    assert "duplicates" not in prep.show("cifar10", catalog=tmp_path)["statistics"]
+    assert prep.build("cifar10", statistics=False, **options)["status"] == "up to date"
+    with pytest.raises(prep.errors.ConflictError):
+        prep.build("cifar10", **options)
+
+
 def test_damage_names_the_file_and_the_record(tmp_path):
     outcome = prep.build("cifar10", from_=GOLDEN / "cifar10", checksum=False, catalog=tmp_path)
     shard = pathlib.Path(outcome["path"], "cifar10-test.array_record-00000-of-00001")
