@@ -54,29 +54,7 @@ fn for_people(object: &Value) -> String {
     }
     out += "features\n";
     for (name, feature) in entries("features") {
-        let shape = feature["shape"]
-            .to_string()
-            .replace("null", "?")
-            .replace(',', ", ");
-        out += &format!(
-            "  {name}: {} {}{shape}",
-            text(&feature["kind"]),
-            text(&feature["dtype"])
-        );
-        let names: Vec<String> = feature["names"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(text)
-            .collect();
-        if let Some(classes) = feature["num_classes"].as_u64() {
-            out += &format!(", {classes} classes");
-        }
-        if !names.is_empty() {
-            let more = if names.len() > 10 { ", .." } else { "" };
-            out += &format!(": {}{more}", names[..names.len().min(10)].join(", "));
-        }
-        out.push('\n');
+        add_feature(name, feature, 1, &mut out);
     }
     out += &statistics(&object["statistics"]);
     out += "sources\n";
@@ -90,10 +68,44 @@ fn for_people(object: &Value) -> String {
     out
 }
 
+/// A line for a feature, and one below it for each that is nested in it.
+fn add_feature(name: &str, feature: &Value, depth: usize, out: &mut String) {
+    *out += &format!("{}{name}: {}", "  ".repeat(depth), text(&feature["kind"]));
+    let mut inner = feature;
+    // What is made of several features has no type of its own.
+    while inner["dtype"].is_null() && inner["feature"].is_object() {
+        inner = &inner["feature"];
+        *out += &format!(" of {}", text(&inner["kind"]));
+    }
+    if !feature["dtype"].is_null() {
+        let shape = feature["shape"]
+            .to_string()
+            .replace("null", "?")
+            .replace(',', ", ");
+        *out += &format!(" {}{shape}", text(&feature["dtype"]));
+    }
+    if feature["optional"] == true {
+        *out += ", optional";
+    }
+    if let Some(classes) = feature["num_classes"].as_u64() {
+        *out += &format!(", {classes} classes");
+    }
+    let names = feature["names"].as_array().or(feature["languages"].as_array());
+    let names: Vec<String> = names.into_iter().flatten().map(text).collect();
+    if !names.is_empty() {
+        let more = if names.len() > 10 { ", .." } else { "" };
+        *out += &format!(": {}{more}", names[..names.len().min(10)].join(", "));
+    }
+    out.push('\n');
+    for (name, feature) in inner["features"].as_object().into_iter().flatten() {
+        add_feature(name, feature, depth + 1, out);
+    }
+}
+
 /// The statistics of all splits: a table for each, then what comes more than once.
 fn statistics(object: &Value) -> String {
     let Some(splits) = object["splits"].as_object() else {
-        return "statistics   none: it was made without; build or register it anew with `--overwrite`\n"
+        return "statistics   none: it was made without; `prep build` and `prep register` count them\n"
             .to_owned();
     };
     let mut out = String::new();
@@ -222,9 +234,12 @@ fn rounded(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use prep_formats::features::{Feature, Features};
+    use prep_formats::value::DType;
     use serde_json::json;
 
     use super::*;
+    use crate::describe::describe_features;
 
     #[test]
     fn a_description_for_people_has_every_part() {
@@ -241,8 +256,38 @@ mod tests {
             for_people(&object),
             "x:1.0.0\npath         p\nfingerprint  f\ntags         t\nnote         checksum: skipped\nsplits\n  \
              train: 3 examples, 30 bytes in 1 shards\nfeatures\n  image: image uint8[?, 28, 1]\n  \
-             label: class_label int64[], 2 classes: a, b\nstatistics   none: it was made without; build or register it anew with \
-             `--overwrite`\nsources\n  s: 5 bytes, sha256 ab\n"
+             label: class_label int64[], 2 classes: a, b\nstatistics   none: it was made without; `prep build` and `prep register` \
+             count them\nsources\n  s: 5 bytes, sha256 ab\n"
+        );
+    }
+
+    #[test]
+    fn nested_features_have_lines_of_their_own_that_say_what_may_be_missing() {
+        let scalar = |dtype| Feature::Scalar { dtype };
+        let optional = |dtype| Feature::Optional(Box::new(scalar(dtype)));
+        let inner = Feature::dict([
+            ("a", optional(DType::Int64)),
+            ("b", Feature::sequence(scalar(DType::String))),
+        ]);
+        let languages = vec!["de".to_owned(), "en".to_owned()];
+        let features = Features::new(vec![
+            (
+                "deep".into(),
+                Feature::sequence(Feature::sequence(Feature::dict([("x", scalar(DType::Bool))]))),
+            ),
+            ("meta".into(), inner),
+            ("score".into(), optional(DType::Float32)),
+            ("words".into(), Feature::Translation { languages }),
+        ]);
+        let described = describe_features(&features.unwrap());
+        let mut out = String::new();
+        for (name, feature) in described.as_object().unwrap() {
+            add_feature(name, feature, 1, &mut out);
+        }
+        assert_eq!(
+            out,
+            "  deep: sequence of sequence of dict\n    x: scalar bool[]\n  meta: dict\n    a: scalar int64[], optional\n    \
+             b: sequence string[?]\n  score: scalar float32[], optional\n  words: translation: de, en\n"
         );
     }
 
