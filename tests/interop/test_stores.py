@@ -886,3 +886,36 @@ def test_files_in_a_bucket_are_registered_in_place(store, tmp_path):
     assert {key: store.get(key) for key in store.keys("raw/")} == before
     failed = register("none", f"{raw}/*.nothing", "tfrecord", code=1)
     assert "fits `*.nothing`" in failed.errors
+
+
+def test_a_folder_in_a_bucket_is_an_input_as_a_local_one_is(store, tmp_path):
+    local, bucket = tmp_path / "in put", f"s3://{store.bucket}/in put"
+    local.mkdir()
+    for name, source in [("b 50%41.tfrecord", "mixed_none.tfrecord"), ("a.tfrecord.gz", "mixed_gzip.tfrecord.gz")]:
+        data = (GOLDEN / "tfrecord" / source).read_bytes()
+        (local / name).write_bytes(data)
+        store.put(urllib.parse.quote(f"in put/{name}"), data)
+    for name in ["notes.txt", "a.tfrecord.index", "deeper/c.tfrecord"]:
+        store.put(urllib.parse.quote(f"in put/{name}"), b"no")
+    store.run("convert", local, tmp_path / "wanted")
+    wanted = files_below(tmp_path / "wanted")
+    pattern = bucket.replace(" ", "%20") + "/*.tfrecord*"
+    for index, place in enumerate([bucket, bucket + "/", bucket.replace(" ", "%20"), pattern]):
+        inputs = [place] if place != pattern else [f"{bucket}/a.tfrecord.gz", f"{bucket}/b 50%2541.tfrecord"]
+        store.run("convert", *inputs, tmp_path / f"out {index}")
+        assert {name: data for name, data in files_below(tmp_path / f"out {index}").items() if "prep_" not in name} == {
+            name: data for name, data in wanted.items() if "prep_" not in name
+        }
+    failed = store.run("convert", pattern, tmp_path / "all", code=1)
+    assert ".index" in failed.errors
+    # What is not there is told without the store's own words.
+    failed = store.run("convert", f"s3://{store.bucket}/in%20pot", tmp_path / "none", code=1)
+    assert "neither an object nor a folder" in failed.errors and "<?xml" not in failed.errors
+    for command in [["convert", "s3://no-such-bucket/x", tmp_path / "none"], ["build", "mnist", "--from", "s3://no-such-bucket/x"]]:
+        failed = store.run(*command, code=1)
+        assert "there is no bucket `no-such-bucket`" in failed.errors and "<?xml" not in failed.errors
+    assert f"there is nothing below s3://{store.bucket}/x" in store.run("build", "mnist", "--from", f"s3://{store.bucket}/x", code=1).errors
+    # A folder of TFDS's has splits, which would be mixed.
+    for name in ["dataset_info.json", "features.json"]:
+        store.put(urllib.parse.quote(f"in put/{name}"), b"{}")
+    assert "is a TFDS folder" in store.run("convert", bucket, tmp_path / "none", code=1).errors

@@ -31,8 +31,8 @@ pub use client::retries;
 pub use location::Location;
 pub use lock::FileLock;
 pub use object::{
-    ListedFile, block_on, copy_file, list_files, list_objects, object_identity, object_store, read_file,
-    remove_file, size_of_file,
+    ListedFile, block_on, copy_file, has_objects, list_files, list_objects, object_identity, object_store,
+    read_file, remove_file, size_of_file,
 };
 pub use object_file::ObjectFile;
 pub use output::{Output, unfinished};

@@ -188,6 +188,28 @@ pub fn list_objects(folder: &Location) -> Result<Vec<String>> {
     Ok(paths)
 }
 
+/// Whether a store has any object below a folder: asks for the first ones only.
+///
+/// # Errors
+///
+/// As [`object_store()`], and [`Error::Io`] of the store: of the kind `NotFound` where there is no such bucket.
+pub fn has_objects(folder: &Location) -> Result<bool> {
+    let (store, prefix) = object_store(folder)?;
+    let first = block_on(async move { store.list(Some(&prefix)).try_next().await });
+    match first {
+        Ok(found) => Ok(found.is_some()),
+        Err(error) => {
+            let kind = match &error {
+                object_store::Error::NotFound { .. } => std::io::ErrorKind::NotFound,
+                _ => std::io::ErrorKind::Other,
+            };
+            Err(Error::io(folder.to_string(), "list")(std::io::Error::new(
+                kind, error,
+            )))
+        }
+    }
+}
+
 /// An object of a store, or a file, as [`list_files`] finds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -169,7 +169,7 @@ fn find_metered(arguments: &[OsString], output: &Place, monitor: &Monitor, meter
             match location.as_path() {
                 Some(path) => add_path(&path, &mut files, arguments, output)?,
                 None if is_pattern(&text) => files.extend(list_store(&text)?),
-                None => files.push(remote(&text)?),
+                None => files.extend(remote_or_below(&text, &location)?),
             }
             continue;
         }
@@ -229,11 +229,7 @@ fn add_path(path: &Path, files: &mut Vec<InputFile>, arguments: &[OsString], out
     refuse_inside(path, output)?;
     let found = record_files(path)?;
     if found.is_empty() {
-        return Err(Hinted::new(
-            format!("the folder {} has no record files", path.display()),
-            "files whose names contain `tfrecord` or `array_record` are taken; for others give a pattern: `'FOLDER/*'`",
-        )
-        .into());
+        return Err(no_record_files(path.display()));
     }
     for path in found {
         files.push(local(&path)?);
@@ -305,19 +301,30 @@ fn record_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(|| format!("could not list {shown}"))? {
         let entry = entry.with_context(|| format!("could not list {shown}"))?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let is_named = ["tfrecord", "array_record", "arrayrecord", "riegeli"]
-            .iter()
-            .any(|word| name.contains(word));
-        // A lone `.index` beside a file is another program's.
-        let is_other = name.starts_with('.') || name.ends_with(".index") || name.ends_with(".json");
-        if is_named && !is_other && entry.path().is_file() {
+        if is_record_file(&entry.file_name().to_string_lossy()) && entry.path().is_file() {
             found.push(entry.path());
         }
     }
     found.sort();
     Ok(found)
+}
+
+/// Whether a file of a folder that is given as a whole is taken, by its name.
+fn is_record_file(name: &str) -> bool {
+    let is_named = ["tfrecord", "array_record", "arrayrecord", "riegeli"]
+        .iter()
+        .any(|word| name.contains(word));
+    // A lone `.index` beside a file is another program's.
+    let is_other = name.starts_with('.') || name.ends_with(".index") || name.ends_with(".json");
+    is_named && !is_other
+}
+
+fn no_record_files(folder: impl std::fmt::Display) -> anyhow::Error {
+    Hinted::new(
+        format!("the folder {folder} has no record files"),
+        "files whose names contain `tfrecord` or `array_record` are taken; for others give a pattern: `'FOLDER/*'`",
+    )
+    .into()
 }
 
 /// The files that a pattern matches, by name.
@@ -381,6 +388,86 @@ fn remote(url: &str) -> Result<InputFile> {
     })
 }
 
+/// The object at a URL; where there is none, the record files in the folder of that name, which web servers do not list.
+fn remote_or_below(url: &str, location: &Location) -> Result<Vec<InputFile>> {
+    // A bucket by itself answers, too, with something that is no file.
+    let is_folder = url.ends_with('/') || location.parent().is_none();
+    let absent = match (location.is_web(), is_folder) {
+        (true, _) => return Ok(vec![remote(url)?]),
+        (false, true) => None,
+        (false, false) => match remote(url) {
+            Err(error) if is_absent(&error) => Some(error),
+            found => return Ok(vec![found?]),
+        },
+    };
+    if let Err(error) = store::has_objects(location) {
+        let error = anyhow::Error::new(error);
+        if !is_absent(&error) {
+            return Err(error);
+        }
+        let bucket = location.to_string();
+        let bucket = bucket.splitn(4, '/').nth(2).unwrap_or_default();
+        bail!("there is no bucket `{bucket}`");
+    }
+    let listed = store::list_files(location)?;
+    if listed.is_empty() {
+        return Err(absent.map_or_else(
+            || no_record_files(location),
+            |_| {
+                Hinted::new(
+                    format!("there is neither an object nor a folder {location}"),
+                    "look at the names: those of objects are told apart by case, and `%41` in an address stands for `A`",
+                )
+                .into()
+            },
+        ));
+    }
+    let has = |name: &str| listed.iter().any(|file| file.relative == name);
+    if has("dataset_info.json") && has("features.json") {
+        return Err(Hinted::new(
+            format!("{location} is a TFDS folder, of which only local ones are converted split by split"),
+            "name the files of a split by a pattern: `'FOLDER/*-train.*'`; or register it where it lies: a recipe with the reader `tfds`, and \
+             `prep register --in-place`",
+        )
+        .into());
+    }
+    let names = listed.iter().map(|file| file.relative.as_str());
+    let found: Vec<InputFile> = names
+        .filter(|name| !name.contains('/') && is_record_file(name))
+        .map(|name| remote(&location.join(name).to_string()))
+        .collect::<Result<_>>()?;
+    if found.is_empty() {
+        return Err(no_record_files(location));
+    }
+    Ok(found)
+}
+
+/// Whether a store has no such object.
+fn is_absent(error: &anyhow::Error) -> bool {
+    matches!(
+        crate::error::find(error),
+        Some(prep_formats::Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound
+    )
+}
+
+/// The pattern with what addresses write as `%20` and the like as it is called in a store, where it stands for itself.
+fn decoded(pattern: &str) -> String {
+    let mut bytes = Vec::with_capacity(pattern.len());
+    let mut rest = pattern.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let mut byte = [0];
+        let is_escape =
+            *first == b'%' && after.len() >= 2 && hex::decode_to_slice(&after[..2], &mut byte).is_ok();
+        match is_escape {
+            true if b"*?[".contains(&byte[0]) => bytes.extend_from_slice(&[b'[', byte[0], b']']),
+            true => bytes.push(byte[0]),
+            false => bytes.push(*first),
+        }
+        rest = if is_escape { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| pattern.to_owned())
+}
+
 /// What follows a `?` in an address is no part of its path, and most often a signature: not to be shown, and not sent by the reader of ranges.
 fn refuse_query(location: &Location, url: &str) -> Result<()> {
     match url.split_once('?') {
@@ -403,8 +490,8 @@ fn list_store(url: &str) -> Result<Vec<InputFile>> {
         bail!("`{url}`: a pattern has its place in the path, behind the host or bucket");
     }
     let path = url[root.len()..].trim_start_matches('/');
-    let pattern =
-        glob::Pattern::new(path).map_err(|error| anyhow!("the pattern `{url}` is malformed: {error}"))?;
+    let pattern = glob::Pattern::new(&decoded(path))
+        .map_err(|error| anyhow!("the pattern `{url}` is malformed: {error}"))?;
     let options = glob::MatchOptions {
         require_literal_separator: true,
         ..glob::MatchOptions::default()
@@ -532,6 +619,22 @@ mod tests {
         let output = tempfile::tempdir().unwrap();
         let found = super::find(&[home.path().into()], &place(output.path()), &Monitor::default()).unwrap();
         assert_eq!(names(found), ["a.tfrecord", "b.tfrecord", "ü x[1].tfrecord"]);
+    }
+
+    #[test]
+    fn patterns_of_stores_fit_names_as_they_are_written_and_as_addresses_write_them() {
+        for (pattern, name) in [
+            ("a b/*.x", "a b/1.x"),
+            ("a%20b/*.x", "a b/1.x"),
+            ("50%25/*", "50%/1.x"),
+            ("50%-?/*", "50%-a/1.x"),
+            ("%5Ba%5D%2A?", "[a]*b"),
+            ("%c3%bc*", "\u{fc}1"),
+        ] {
+            let pattern = glob::Pattern::new(&decoded(pattern)).unwrap();
+            assert!(pattern.matches(name), "{pattern} {name}");
+        }
+        assert!(!glob::Pattern::new(&decoded("%2A")).unwrap().matches("a"));
     }
 
     #[test]

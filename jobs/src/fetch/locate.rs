@@ -222,7 +222,7 @@ fn report(specs: &[SourceSpec], missing: &[&str], places: &[From]) -> anyhow::Er
     for place in places {
         message += &match place {
             From::File(path) => format!("; {} is another file", path.display()),
-            From::Address(url) if is_store(url.scheme()) => format!("; {url} does not have it"),
+            From::Address(url) if is_store(url.scheme()) => format!("; {}", lacks(url)),
             From::Address(url) => format!("; {} is the address of another file", super::http::shown(url)),
             From::Folder(path, names) if names.is_empty() => format!("; {} is empty", path.display()),
             From::Folder(path, names) => {
@@ -250,6 +250,21 @@ fn report(specs: &[SourceSpec], missing: &[&str], places: &[From]) -> anyhow::Er
         hints.push("put the files in one folder under these names and pass `--from FOLDER`".to_owned());
     }
     Hinted::new(message, hints.join("; ")).into()
+}
+
+/// Why a folder of a store does not have a source, as far as the store says.
+fn lacks(url: &Url) -> String {
+    use std::io::ErrorKind::NotFound;
+
+    let listed = Location::parse(url.as_str()).and_then(|folder| store::has_objects(&folder));
+    match listed {
+        Ok(true) => format!("{url} does not have it"),
+        Ok(false) => format!("there is nothing below {url}"),
+        Err(prep_formats::Error::Io { source, .. }) if source.kind() == NotFound => {
+            format!("there is no bucket `{}`", url.host_str().unwrap_or_default())
+        }
+        Err(_) => format!("{url} does not have it, and could not be listed"),
+    }
 }
 
 /// What may be wrong where optional sources were not found: each with the file that is perhaps meant, or the folder that has it.
