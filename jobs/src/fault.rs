@@ -6,7 +6,7 @@
 //! | `hold@PLACE:N:FILE` | that thread makes the file, and all threads that pass from then on wait for as long as it is there |
 //!
 //! Places are `encode` and `write` (an example of a build), `bring` (a shard that is taken over), `publish` (all shards are there), `commit` (the folder is in
-//! its place), `convert` (a block of a conversion in source order) and `read` (a record of another one). So a
+//! its place), `convert` (a block of a conversion in source order), `read` (a record of another one) and `export` (a record of an export). So a
 //! test can strike while records flow, and need not guess when that is. Without the variable a pass costs one load.
 
 use std::path::PathBuf;

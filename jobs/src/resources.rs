@@ -191,6 +191,27 @@ pub(crate) fn explain_full_disk(
     error.context(Hinted::new(message, hint))
 }
 
+/// Says of an error that came from a folder which may not be written that this is so, and what to do.
+pub(crate) fn explain_unwritable(error: anyhow::Error, folder: &Path, hint: &str) -> anyhow::Error {
+    use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
+
+    let mut causes = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    if !causes.any(|error| {
+        matches!(
+            error.kind(),
+            PermissionDenied | ReadOnlyFilesystem | NotADirectory
+        )
+    }) {
+        return error;
+    }
+    error.context(Hinted::new(
+        format!("{} cannot be written", folder.display()),
+        hint,
+    ))
+}
+
 fn is_full(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
 
@@ -226,6 +247,26 @@ fn full_spill_folder(error: &anyhow::Error) -> Option<Hinted> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_that_cannot_be_written_are_told_as_such_and_other_errors_stay() {
+        use std::io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
+
+        let explain = |kind: std::io::ErrorKind| {
+            let error = anyhow::Error::new(std::io::Error::from(kind)).context("could not make it");
+            let error = explain_unwritable(error, Path::new("out"), "give another");
+            let hint = crate::error::find(&error).map(|hinted: &Hinted| hinted.hint.clone());
+            (error.to_string(), hint)
+        };
+        for kind in [PermissionDenied, ReadOnlyFilesystem] {
+            let wanted = (
+                "out cannot be written".to_owned(),
+                Some("give another".to_owned()),
+            );
+            assert_eq!(explain(kind), wanted);
+        }
+        assert_eq!(explain(NotFound), ("could not make it".to_owned(), None));
+    }
 
     #[test]
     fn sizes_follow_their_units() {

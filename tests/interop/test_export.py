@@ -2,6 +2,7 @@
 import io
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -49,6 +50,61 @@ def test_tfds_reads_every_feature(home, tmp_path, more):
             example["steps"] = [dict(step) for step in example["steps"]]
             example["image16"] = np.asarray(Image.open(io.BytesIO(example["image16"]))).astype(np.uint16)[..., None]
             same(example, wanted(row), f"row {row}: ")
+
+
+def lacking(tmp_path, feature, values):
+    """A dataset `mine` of these values of `x`."""
+    prep = Prep(tmp_path / "home")
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"i": i, "x": x}) + "\n" for i, x in enumerate(values)))
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(f'format = 1\nname = "mine"\n[[sources]]\npath = "a.jsonl"\n[reader]\nkind = "jsonl"\n[features.x]\n{feature}\n')
+    prep.folders["mine"] = pathlib.Path(prep.json("register", recipe)[-1]["path"])
+    return prep
+
+
+@pytest.mark.parametrize(
+    "feature, values",
+    [
+        ('kind = "scalar"\ndtype = "int64"\noptional = true', [1, None, 3]),
+        ('kind = "scalar"\ndtype = "float64"\noptional = true', [1.5, None, 3.0]),
+        ('kind = "scalar"\ndtype = "bool"\noptional = true', [True, None, False]),
+        ('kind = "text"\noptional = true', ["a", None, ""]),
+        ('kind = "tensor"\nshape = [2]\ndtype = "int32"\noptional = true', [[1, 2], None, [3, 4]]),
+        ('kind = "dict"\nfeatures = { a = { kind = "scalar", dtype = "int64", optional = true } }', [{"a": 1}, {"a": None}, {}]),
+    ],
+)
+def test_tfds_reads_what_is_missing(tmp_path, feature, values):
+    prep = lacking(tmp_path, feature, values)
+    prep.run("export", "mine", tmp_path / "out", "--tfds")
+    source = tfds.data_source("mine", data_dir=str(tmp_path / "out"), split="train")
+    found = [row["x"] for row in source]
+    for theirs, value in zip(found, values, strict=True):
+        if isinstance(value, dict):
+            theirs, value = theirs["a"], value.get("a")
+        if isinstance(value, list):
+            assert list(theirs) == value
+        else:
+            assert theirs == (value.encode() if isinstance(value, str) else value)
+
+
+@pytest.mark.parametrize(
+    "feature, reason",
+    [
+        ('shape = [-1]\ndtype = "int64"', "a varying shape"),
+        ('shape = [2]\ndtype = "float64"\nencoding = "bytes"', "an encoding"),
+    ],
+)
+def test_what_tfds_cannot_read_for_what_is_missing_is_refused(tmp_path, feature, reason):
+    prep = lacking(tmp_path, f'kind = "tensor"\noptional = true\n{feature}', [[1, 2], None])
+    failed = prep.run("export", "mine", tmp_path / "out", "--tfds", code=1)
+    assert f"TFDS cannot read the feature `x`, which may be missing and has {reason}" in failed.stderr
+    assert "--parquet" in failed.stderr and not (tmp_path / "out").exists()
+    # The version itself is such a folder: TFDS does not read it, so the refusal is no whim.
+    with pytest.raises(Exception):
+        list(tfds.builder_from_directory(str(prep.folder("mine"))).as_data_source("train"))
+    prep.run("export", "mine", tmp_path / "out", "--parquet")
+    rows = pq.read_table(tmp_path / "out" / "data").to_pylist()
+    assert [row["x"] for row in rows] == [[1, 2], None]
 
 
 def test_tfds_reads_parts_shards_and_another_format(home, tmp_path):

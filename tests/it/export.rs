@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use prep_catalog::{Build, Catalog, DatasetName};
 use prep_formats::dataset_info::DatasetInfo;
 use prep_formats::store::Location;
-use prep_testing::process::{kill_after, peak_mib};
+use prep_testing::process::{Process, kill_after, peak_mib, wait_for};
 use prep_testing::{Noise, Prep, Run, TempDir, assert_same_folder, folder_digest, golden_path, temp_dir};
 use serde_json::Value;
 
@@ -312,7 +312,13 @@ fn parquet_there_and_back_gives_the_same_dataset() {
         let home = Home::new();
         fs::copy(golden_path("rows").join(file), home.path(file)).unwrap();
         let recipe = |path: &str| format!("[[sources]]\npath = \"{path}\"\n[reader]\nkind = \"parquet\"\n");
-        let first = home.register("first", &recipe(file));
+        // Of the types, one row has no words.
+        let empty = if file == "types.parquet" {
+            "missing_as_empty = [\"words\"]\n"
+        } else {
+            ""
+        };
+        let first = home.register("first", &format!("{empty}{}", recipe(file)));
         let run = home
             .export("first", "out", &["--parquet", "--shards", "2"])
             .expect(0);
@@ -550,6 +556,62 @@ fn killed_exports_leave_nothing_visible_and_are_finished_by_the_same_command() {
             fs::remove_dir_all(home.path(name)).unwrap();
         }
     }
+}
+
+#[test]
+fn an_interrupted_export_says_how_to_go_on_and_does() {
+    let home = Home::new();
+    let rows: String = (0..4000).map(|id| format!("{{\"id\": {id}}}\n")).collect();
+    fs::write(home.path("a.jsonl"), rows).unwrap();
+    home.register(
+        "mine",
+        "[[sources]]\npath = \"a.jsonl\"\n[reader]\nkind = \"jsonl\"\n",
+    );
+    for form in ["--parquet", "--tfds"] {
+        let words = [form, "--shards", "4"];
+        home.export("mine", "whole", &words).expect(0);
+        let (output, sign) = (home.text("stopped"), home.path("held"));
+        let words = ["export", "mine", &output, form, "--shards", "4", "--workers", "1"];
+        let mut command = home.prep.command(words);
+        // In the third file; two are done.
+        command.env("PREP_TEST_FAULT", format!("hold@export:2500:{}", sign.display()));
+        let export = Process::start(command);
+        wait_for(|| sign.exists(), || export.stderr());
+        export.signal("-INT");
+        export.wait_until("stopping");
+        fs::remove_file(&sign).unwrap();
+        let (code, _, said) = export.end();
+        assert_eq!(code, 1, "{said}");
+        assert!(
+            said.contains("as asked\nhint: the same command goes on from here"),
+            "{said}"
+        );
+        assert!(!Path::new(&output).exists());
+        let run = home.prep.run(words.into_iter().chain(["--json"])).expect(0);
+        assert_eq!(run.json().pop().unwrap()["shards_found"], 2);
+        assert_same_folder(home.path("whole"), &output);
+        for name in ["whole", "stopped"] {
+            fs::remove_dir_all(home.path(name)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_export_is_traced_as_other_jobs_are() {
+    let home = Home::new();
+    home.prep.build("mnist", &[]).expect(0);
+    let trace = home.text("trace.json");
+    home.export("mnist", "out", &["--tfds", "--shards", "2", "--trace", &trace])
+        .expect(0);
+    let text = fs::read_to_string(&trace).unwrap();
+    let events: Value = serde_json::from_str(&text).unwrap();
+    let events = events.as_array().or(events["traceEvents"].as_array()).unwrap();
+    let is_span = |event: &&Value| {
+        event["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("export mnist-train"))
+    };
+    assert!(events.iter().filter(is_span).count() >= 2, "{text}");
 }
 
 #[test]

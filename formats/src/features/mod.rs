@@ -24,6 +24,7 @@ pub(crate) mod stored;
 
 use serde_json::Value as Json;
 
+use crate::value::DType;
 use crate::{Error, Result};
 
 pub use encode::ExampleEncoder;
@@ -158,6 +159,38 @@ impl Features {
     /// Makes an encoder with buffers of its own, for one thread.
     pub fn encoder(&self) -> ExampleEncoder {
         ExampleEncoder::new(self)
+    }
+
+    /// The features that may be missing and that TFDS cannot read for it, though it declares them: each with what is in its way.
+    ///
+    /// Source: `Tensor._default_value`, `get_serialized_info` and `decode_example` in TFDS 4.9.10, which stand a number of the feature's own type and
+    /// shape in for what is missing.
+    ///
+    /// # Examples
+    /// ```
+    /// use prep_formats::features::{Feature, Features};
+    /// use prep_formats::value::DType;
+    ///
+    /// let optional = |feature| Feature::Optional(Box::new(feature));
+    /// let features = Features::new(vec![
+    ///     ("fixed".into(), optional(Feature::tensor(vec![Some(2)], DType::Int64))),
+    ///     ("varying".into(), optional(Feature::tensor(vec![None], DType::Int64))),
+    /// ])?;
+    /// let found = features.missing_beyond_tfds();
+    /// assert_eq!(found, [("varying".to_string(), "a varying shape")]);
+    /// # Ok::<(), prep_formats::Error>(())
+    /// ```
+    pub fn missing_beyond_tfds(&self) -> Vec<(String, &'static str)> {
+        let reason = |feature: &Feature| match feature {
+            Feature::Tensor { shape, .. } if shape.contains(&None) => Some("a varying shape"),
+            Feature::Tensor { encoding, .. } if *encoding != Encoding::None => Some("an encoding"),
+            feature if feature.dtype() == Some(DType::BFloat16) => Some("the type bfloat16"),
+            _ => None,
+        };
+        let optional = self.leaves().into_iter().filter(|leaf| leaf.optional);
+        optional
+            .filter_map(|leaf| Some((leaf.name(), reason(&leaf.feature)?)))
+            .collect()
     }
 
     pub(crate) fn leaves(&self) -> Vec<stored::Leaf> {

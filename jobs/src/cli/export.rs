@@ -63,6 +63,9 @@ pub(crate) struct Export {
     /// Shows what would be done, and does nothing.
     #[arg(long)]
     dry_run: bool,
+    /// Writes what ran when to this file, for Perfetto or `chrome://tracing`.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Writes a JSON report of the run to this file, also when it fails.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -78,6 +81,7 @@ pub(crate) fn run(args: &Export, global: &Global) -> Result<Outcome> {
         on_error: "fail".to_owned(),
         overwrite: args.overwrite,
         dry_run: args.dry_run,
+        trace: args.trace.clone(),
         report: args.report.clone(),
         json: args.json,
         ..JobArgs::default()

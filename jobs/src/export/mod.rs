@@ -335,6 +335,15 @@ impl Export {
             let message = format!("the output {place} lies in the dataset's own folder");
             return Err(Hinted::new(message, "give another output").into());
         }
+        let unread = features.missing_beyond_tfds();
+        if let (Form::Tfds, Some((name, reason))) = (request.form, unread.first()) {
+            return Err(Hinted::new(
+                format!("TFDS cannot read the feature `{name}`, which may be missing and has {reason}"),
+                "make the dataset with a tensor of a fixed shape without an encoding, or with one that is never missing (an empty one, for \
+                 instance); `--parquet` exports it as it is",
+            )
+            .into());
+        }
         let mut shards = found.manifest.splits.iter().flat_map(|split| &split.shards);
         let format = match request.file_format {
             Some(format) => format,
@@ -988,6 +997,7 @@ impl Job<'_> {
             task.split.from,
             task.range.clone(),
             |record| {
+                crate::fault::pass("export");
                 writer.write(record)?;
                 summary.payload_bytes += record.len() as u64;
                 waiting += 1;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ::parquet::arrow::ArrowWriter;
 use ::parquet::basic::{Compression, ZstdLevel};
+use ::parquet::errors::ParquetError;
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
 use ::parquet::schema::types::ColumnPath;
 use anyhow::{Context, Result};
@@ -48,7 +49,8 @@ impl<'a, W: Write + Send> ParquetWriter<'a, W> {
         Ok(Self {
             batch: decoder.new_batch(0),
             decoder,
-            writer: ArrowWriter::try_new(sink, Arc::clone(&table.schema), Some(properties.build()))?,
+            writer: ArrowWriter::try_new(sink, Arc::clone(&table.schema), Some(properties.build()))
+                .map_err(own_cause)?,
             table,
             group_bytes: 0,
         })
@@ -77,10 +79,10 @@ impl<'a, W: Write + Send> ParquetWriter<'a, W> {
         self.group_bytes += self.held();
         let rows = self.table.rows(&self.batch);
         let rows = rows.with_context(|| format!("among the last {} examples", self.batch.rows))?;
-        self.writer.write(&rows)?;
+        self.writer.write(&rows).map_err(own_cause)?;
         self.decoder.clear(&mut self.batch);
         if self.group_bytes >= GROUP_BYTES {
-            self.writer.flush()?;
+            self.writer.flush().map_err(own_cause)?;
             self.group_bytes = 0;
         }
         Ok(())
@@ -89,6 +91,47 @@ impl<'a, W: Write + Send> ParquetWriter<'a, W> {
     /// Ends the file, and gives back what it was written to.
     pub(crate) fn finish(mut self) -> Result<W> {
         self.flush()?;
-        Ok(self.writer.into_inner()?)
+        self.writer.into_inner().map_err(own_cause)
+    }
+}
+
+/// The system's error where the crate has only wrapped one.
+fn own_cause(error: ParquetError) -> anyhow::Error {
+    match error {
+        ParquetError::External(cause) => match cause.downcast::<std::io::Error>() {
+            Ok(cause) => (*cause).into(),
+            Err(cause) => ParquetError::External(cause).into(),
+        },
+        error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use prep_formats::features::Feature;
+
+    struct Full;
+
+    impl Write for Full {
+        fn write(&mut self, _bytes: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_in_the_words_of_the_system() {
+        let features = Features::new(vec![("text".into(), Feature::Text)]).unwrap();
+        let table = Table::new(&features, &std::collections::BTreeSet::new()).unwrap();
+        let written = ParquetWriter::new(Full, &features, &table).and_then(ParquetWriter::finish);
+        let error = written.err().unwrap();
+        let cause: &std::io::Error = error.downcast_ref().unwrap();
+        assert_eq!(cause.kind(), std::io::ErrorKind::StorageFull);
+        assert!(!format!("{error:#}").contains("External"), "{error:#}");
     }
 }

@@ -187,9 +187,11 @@ impl Place {
     /// # Errors
     /// A folder that cannot be made; a stop while another process has the lock.
     pub(crate) fn enter(&self, monitor: &Monitor) -> Result<Staging> {
-        std::fs::create_dir_all(&self.top)
-            .with_context(|| format!("could not make the folder {}", self.top.display()))?;
-        Staging::enter(&self.top, &self.relative, monitor)
+        let entered = std::fs::create_dir_all(&self.top)
+            .with_context(|| format!("could not make the folder {}", self.top.display()))
+            .and_then(|()| Staging::enter(&self.top, &self.relative, monitor));
+        let hint = "the output is made beside its place: give one in a folder that can be written";
+        entered.map_err(|error| resources::explain_unwritable(error, &self.top, hint))
     }
 
     /// Refuses a folder that something is mounted on, as a volume of a container is: it cannot be put in place by a rename. `inside` is a name that could be
@@ -391,6 +393,20 @@ mod tests {
         marks: &["a.json", "b.json"],
         listed: |_| Ok(HashSet::new()),
     };
+
+    #[test]
+    fn an_output_whose_place_cannot_be_written_is_told_with_a_way_out() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("file"), "").unwrap();
+        let place = Place::new(&home.path().join("file/folder/out"), Path::new(""), &TESTER).unwrap();
+        let error = place.enter(&Monitor::new()).err().unwrap();
+        let hinted = crate::error::find::<Hinted>(&error).unwrap();
+        assert!(
+            hinted.message.ends_with("file/folder cannot be written")
+                && hinted.hint.contains("can be written"),
+            "{error:#}"
+        );
+    }
 
     #[test]
     fn a_folder_is_ours_by_its_marks_and_others_are_named() {
