@@ -103,6 +103,26 @@ impl DType {
         }
     }
 
+    /// Whether this is a type of floating-point numbers that has only infinity for a finite number.
+    ///
+    /// # Examples
+    /// ```
+    /// use prep_formats::value::DType;
+    ///
+    /// assert!(DType::Float32.overflows(1e39) && !DType::Float32.overflows(f64::INFINITY));
+    /// assert!(DType::Float16.overflows(65520.0) && !DType::Float16.overflows(65519.0));
+    /// ```
+    pub fn overflows(self, value: f64) -> bool {
+        let narrow = value as f32;
+        let stored = match self {
+            Self::Float16 => half_to_f32(f32_to_half(narrow)),
+            Self::BFloat16 => bfloat16_to_f32(f32_to_bfloat16(narrow)),
+            Self::Float32 => narrow,
+            _ => return false,
+        };
+        value.is_finite() && stored.is_infinite()
+    }
+
     pub(crate) fn class(self) -> Class {
         match self {
             Self::Bool => Class::Bool,

@@ -195,6 +195,12 @@ pub trait Builder: Send + Sync {
         Ok(None)
     }
 
+    /// Whether each row that sources have, and that is not damaged, is an example of a split that is known before: then a split may have none,
+    /// where its sources have no rows. Elsewhere one without examples is a mistake, and an error.
+    fn keeps_all(&self) -> bool {
+        false
+    }
+
     /// What the user should know of the result, once all is learnt.
     fn notes(&self) -> Option<String> {
         None

@@ -19,9 +19,10 @@ use prep_formats::value::{DType, Value};
 
 use crate::archive::each_file;
 use crate::builder::{Builder, Decoded, Input, Output, OutputSink, Raw, Source, SourcePlace};
-use crate::error::Hinted;
+use crate::error::{Hinted, find};
 use crate::monitor::{Monitor, Unit};
 use crate::readers::RecipeBuilder;
+use crate::readers::rows::convert::{Misfit, Remedy};
 use crate::readers::rows::file::is_archive;
 use crate::readers::rows::files::{prefix_of, walk};
 use crate::readers::rows::image_folder::{self, SPLIT_NAMES, is_metadata, picture_kind};
@@ -130,10 +131,12 @@ pub(crate) fn infer(question: &Question<'_>) -> Result<Inferred> {
             None => shape.splits(text, path.is_file()),
         },
         classes: Vec::new(),
+        texts: BTreeMap::new(),
+        empty: BTreeSet::new(),
         about,
     };
     let shown = question.recipe.display().to_string();
-    let learn = |draft: &Draft| -> Result<(Arc<dyn Builder>, Vec<Source>)> {
+    let learn_once = |draft: &Draft| -> Result<(Arc<dyn Builder>, Vec<Source>)> {
         let recipe = parse(&shown, &draft.write(None, &BTreeMap::new(), &[]), &home)?;
         let builder = RecipeBuilder::new(recipe);
         let builder = builder.with_files(&[])?.context("the reader has no rows")?;
@@ -143,7 +146,13 @@ pub(crate) fn infer(question: &Question<'_>) -> Result<Inferred> {
             .context("the reader has no rows")?;
         Ok((builder.with_learned(&learned)?, sources))
     };
-    let (mut builder, mut sources) = learn(&draft)?;
+    let learn = |draft: &mut Draft| loop {
+        match learn_once(draft) {
+            Err(error) if find::<Misfit>(&error).is_some_and(|misfit| draft.heed(misfit)) => {}
+            other => return other,
+        }
+    };
+    let (mut builder, mut sources) = learn(&mut draft)?;
     // The features of TFDS's folders are as they are.
     let is_class = |(name, feature): &(&str, &Feature)| {
         draft.about.is_none() && CLASS_COLUMNS.contains(name) && matches!(feature, Feature::Text)
@@ -157,7 +166,7 @@ pub(crate) fn infer(question: &Question<'_>) -> Result<Inferred> {
         .collect();
     if !draft.classes.is_empty() {
         // Texts that are all different are no classes.
-        match learn(&draft) {
+        match learn(&mut draft) {
             Ok(found) => (builder, sources) = found,
             Err(_) => draft.classes.clear(),
         }
@@ -170,14 +179,27 @@ pub(crate) fn infer(question: &Question<'_>) -> Result<Inferred> {
             ) && draft.classes.is_empty(),
         );
     }
-    let mut counter = Counter::new(&*builder, question.samples);
-    for (index, inputs) in builder.inputs().into_iter().enumerate() {
-        let input = Input {
-            index,
-            sources: inputs.iter().filter_map(|source| sources.get(*source)).collect(),
-        };
-        builder.read(&input, &mut Output::new(&mut counter))?;
-    }
+    let counter = loop {
+        let mut counter = Counter::new(&*builder, question.samples);
+        counter.looks_at_all |= !draft.texts.is_empty();
+        for (index, inputs) in builder.inputs().into_iter().enumerate() {
+            let input = Input {
+                index,
+                sources: inputs.iter().filter_map(|source| sources.get(*source)).collect(),
+            };
+            builder.read(&input, &mut Output::new(&mut counter))?;
+        }
+        // What files say of their columns may leave open whether lists lack something.
+        let mut is_new = false;
+        for misfit in &counter.misfits {
+            is_new |= draft.heed(misfit);
+        }
+        if !is_new {
+            break counter;
+        }
+        drop(counter);
+        (builder, sources) = learn(&mut draft)?;
+    };
     let names = builder.spec().splits.iter().map(|split| split.name.clone());
     let splits: Vec<(String, u64)> = names.zip(counter.rows).collect();
     let features = builder.spec().features.clone();
@@ -580,11 +602,46 @@ struct Draft {
     splits: Vec<(String, String)>,
     /// Columns whose texts are classes.
     classes: Vec<String>,
+    /// Columns that are kept as texts, and whether they may be missing.
+    texts: BTreeMap<String, bool>,
+    /// Columns, or parts of them, whose missing lists and nested values are empty ones.
+    empty: BTreeSet<String>,
     /// What the TFDS folder says of itself.
     about: Option<DatasetInfo>,
 }
 
 impl Draft {
+    /// Takes up what makes a row fit that does not; `false` where nothing does, or it was taken up already.
+    fn heed(&mut self, misfit: &Misfit) -> bool {
+        let base = misfit.base();
+        match misfit.remedy {
+            Remedy::Empty => self.empty.insert(misfit.column.clone()),
+            Remedy::Text => self.texts.insert(base.to_owned(), false).is_none(),
+            Remedy::Optional => {
+                let text = self.texts.get_mut(base).filter(|may_lack| !**may_lack);
+                text.map(|may_lack| *may_lack = true).is_some()
+            }
+            Remedy::Type => false,
+        }
+    }
+
+    /// The names for `missing_as_empty`: without columns that are kept as texts, and what is in others of them.
+    fn empty(&self) -> Vec<String> {
+        let is_within = |name: &str, outer: &String| {
+            let rest = name.strip_prefix(outer.as_str());
+            rest.is_some_and(|rest| rest.starts_with('/'))
+        };
+        let counts = |name: &&String| {
+            let base = name.split('/').next().unwrap_or_default();
+            !self.texts.contains_key(base) && !self.empty.iter().any(|outer| is_within(name, outer))
+        };
+        self.empty
+            .iter()
+            .filter(counts)
+            .map(|name| toml_text(name))
+            .collect()
+    }
+
     /// The recipe's text; without features where they are to be found.
     fn write(
         &self,
@@ -618,6 +675,13 @@ impl Draft {
                 let mark = if value.is_empty() { "# " } else { "" };
                 let _ = writeln!(text, "{mark}{field} = {}", toml_text(value));
             }
+        }
+        let empty = self.empty();
+        if !empty.is_empty() {
+            if features.is_some() {
+                text += "# Some rows lack these, which no feature can say: stored are lists without elements, and nested values that are missing.\n";
+            }
+            let _ = writeln!(text, "missing_as_empty = [{}]", empty.join(", "));
         }
         let has = |name: &str| features.is_some_and(|features| features.get(name).is_some());
         if let Some(about) = &self.about {
@@ -673,6 +737,13 @@ impl Draft {
             for name in &self.classes {
                 let _ = write!(text, "\n[features.{}]\nkind = \"class_label\"\n", quoted(name));
             }
+            for (name, may_lack) in &self.texts {
+                let name = quoted(name);
+                let _ = write!(
+                    text,
+                    "\n[features.{name}]\nkind = \"text\"\noptional = {may_lack}\n"
+                );
+            }
             return text;
         };
         for (name, feature) in features.iter() {
@@ -683,6 +754,9 @@ impl Draft {
             text.push('\n');
             for (class, count) in classes.get(name).into_iter().flatten().take(MOST_LISTED) {
                 let _ = writeln!(text, "# {}: {count}", class.escape_debug());
+            }
+            if self.texts.contains_key(name) {
+                text += "# Its lists lack some of their values, which no sequence can: kept as JSON.\n";
             }
             let _ = writeln!(text, "[features.{}]", quoted(name));
             for (field, value) in fields {
@@ -789,6 +863,9 @@ struct Counter<'a> {
     most: usize,
     /// Names of the class labels.
     labels: Vec<(String, Vec<String>)>,
+    /// Whether all rows are looked at: some may lack parts of features that are made of others.
+    looks_at_all: bool,
+    misfits: Vec<Misfit>,
     damaged: u64,
     first_fault: String,
 }
@@ -809,6 +886,12 @@ impl<'a> Counter<'a> {
             classes: BTreeMap::new(),
             samples: Vec::new(),
             most,
+            looks_at_all: builder
+                .spec()
+                .features
+                .iter()
+                .any(|(_, feature)| matches!(feature, Feature::Sequence { .. } | Feature::Dict(_))),
+            misfits: Vec::new(),
             builder,
             damaged: 0,
             first_fault: String::new(),
@@ -830,7 +913,7 @@ impl OutputSink for Counter<'_> {
 
     fn emit(&mut self, raw: Raw) -> Result<()> {
         let is_shown = self.samples.len() < self.most;
-        if self.labels.is_empty() && !is_shown {
+        if self.labels.is_empty() && !self.looks_at_all && !is_shown {
             if let Some(count) = self.rows.get_mut(raw.split) {
                 *count += 1;
             }
@@ -842,6 +925,15 @@ impl OutputSink for Counter<'_> {
             Ok(Decoded::ByContent(values, ..)) => (values, raw.split),
             Ok(Decoded::LeftOut) => return Ok(()),
             Err(error) => {
+                // Once each, though many rows may have it.
+                if let Some(misfit) = find::<Misfit>(&error)
+                    && !self
+                        .misfits
+                        .iter()
+                        .any(|known| known.column == misfit.column && known.remedy == misfit.remedy)
+                {
+                    self.misfits.push(misfit.clone());
+                }
                 self.damage(format!("{error:#}"));
                 return Ok(());
             }

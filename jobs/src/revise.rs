@@ -345,6 +345,8 @@ fn parse_source(text: &str) -> Result<Added> {
         !text.is_empty() && text.bytes().all(is_plain)
     };
     let (split, place) = match text.split_once('=') {
+        // `date=1/a.csv` as partitioned tables have it, which is no split and a file.
+        Some((_, place)) if Path::new(text).exists() && !Path::new(place).exists() => (None, text),
         Some((split, place)) if is_name(split) => (Some(split.to_owned()), place),
         _ => (None, text),
     };
@@ -383,6 +385,7 @@ mod tests {
         );
         assert_eq!(parse("./no/x.csv").unwrap().2, "no/x.csv");
         assert_eq!(parse("../no/*.csv").unwrap().2, "no/*.csv");
+        assert_eq!(parse("./date=*/a.csv").unwrap().0, None);
         let url = parse("test=https://example.org/a/b.csv?x=1").unwrap();
         assert_eq!(
             (url.0.as_deref(), url.1.as_str()),

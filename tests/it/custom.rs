@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use prep_testing::archive::{gzip_stored, tar};
-use prep_testing::{Prep, Run, assert_same_folder, png};
+use prep_testing::{Prep, Run, assert_same_folder, golden_path, png};
 use serde_json::Value;
 
 /// A home with data and a recipe.
@@ -434,6 +434,43 @@ fn b12_a_cut_archive_is_named_with_its_last_good_member_and_the_others_are_read(
             .collect::<Vec<_>>(),
         ["4-0"]
     );
+}
+
+#[test]
+fn first_recipes_say_what_becomes_of_what_no_feature_can_miss() {
+    let golden = fs::read(golden_path("rows").join("nulls.parquet")).unwrap();
+    let lines = [
+        r#"{"id": 0, "tags": ["a"], "gaps": [1, null], "inner": {"a": 1, "tags": ["x"]}}"#,
+        r#"{"id": 1, "gaps": [], "inner": {"a": null, "tags": []}}"#,
+        r#"{"id": 2, "tags": [], "gaps": null, "inner": null}"#,
+        r#"{"id": 3, "tags": ["b", "c"], "gaps": [2], "inner": {"a": 4, "tags": null}}"#,
+    ];
+    let mut found = Vec::new();
+    for (file, data) in [("t.parquet", golden), ("t.jsonl", lines.join("\n").into_bytes())] {
+        let home = Home::new();
+        home.put(file, data);
+        home.infer(file, &["--name", "mine"]).expect(0);
+        let text = fs::read_to_string(home.path("my.toml")).unwrap();
+        for part in [
+            "missing_as_empty = [\"inner\", \"tags\"]",
+            "[features.gaps]\nkind = \"text\"\noptional = true",
+        ] {
+            assert!(text.contains(part), "{file}, {part}: {text}");
+        }
+        home.register(&[]).expect(0);
+        found.push(home.prep.run(["cat", "mine", "--json"]).expect(0).stdout);
+    }
+    assert_eq!(found[0], found[1]);
+
+    // A table without rows makes a dataset without examples.
+    let home = Home::new();
+    home.put(
+        "t.parquet",
+        fs::read(golden_path("rows").join("empty.parquet")).unwrap(),
+    );
+    home.infer("t.parquet", &["--name", "mine"]).expect(0);
+    home.register(&[]).expect(0);
+    assert!(home.rows("train").is_empty());
 }
 
 #[test]

@@ -257,6 +257,45 @@ fn folders_of_tfds_are_built_and_registered_in_place_alike() {
 }
 
 #[test]
+fn splits_without_examples_of_tfds_folders_are_kept_as_such() {
+    let home = Home::new();
+    let (schema, records) = kitchen_sink();
+    let splits: [(&str, &[Vec<u8>], usize); 3] =
+        [("train", &records, 2), ("none", &[], 0), ("empty", &[], 1)];
+    tfds_folder(&home.path("data"), &schema, "array_record", &splits);
+    let source = "[[sources]]\npath = \"data\"\n[reader]\nkind = \"tfds\"\n";
+    home.register("staying", source, &["--in-place"]).expect(0);
+    let counts = |name: &str| {
+        let shown = home.show(name);
+        ["train", "none", "empty"].map(|split| shown["splits"][split]["examples"].as_u64().unwrap())
+    };
+    for (name, layout) in [("built", ""), ("sorted", "layout = \"tfds\"\n")] {
+        let recipe = format!("{layout}{source}");
+        let said = home.register(name, &recipe, &[]).expect(0).stderr;
+        assert!(
+            said.contains("split `none` has no examples") && said.contains("split `empty` has no examples"),
+            "{said}"
+        );
+        assert_eq!(counts(name), counts("staying"));
+        assert_eq!(home.show(name)["splits"]["none"]["shards"], 0);
+        home.prep.run(["verify", name]).expect(0);
+        home.prep
+            .run(["load", name, "--split", "none", "--batch", "2", "--json"])
+            .expect(0);
+        let again = home
+            .register(name, &recipe, &["--json"])
+            .expect(0)
+            .json()
+            .remove(0);
+        assert_eq!(again["status"], "up to date");
+        let out = home.path("out");
+        home.prep
+            .run(["export", name, out.to_str().unwrap(), "--tfds", "--overwrite"])
+            .expect(0);
+    }
+}
+
+#[test]
 fn rows_of_tfds_folders_are_filtered_renamed_and_split_like_others() {
     let home = Home::new();
     let (schema, records) = kitchen_sink();

@@ -406,8 +406,19 @@ fn appended_versions_share_shards_and_outlive_the_ones_between() {
         home.job(&["append", "mine", "--source", "more/*.jsonl"])["status"],
         "up to date"
     );
-    home.put("last/d.jsonl", rows(25..27, "z"));
-    let done = home.job(&["append", "mine", "--source", "last"]);
+    // What looks like a split before a path that is there belongs to the path.
+    let partition = "day=1/d.jsonl";
+    home.put("1/other.jsonl", rows(90..91, "z"));
+    let wrong = home
+        .run(&["append", "mine", "--source", partition])
+        .expect(1)
+        .stderr;
+    assert!(
+        wrong.contains("there is no split `day`") && wrong.contains("write `./day=1/d.jsonl`"),
+        "{wrong}"
+    );
+    home.put(partition, rows(25..27, "z"));
+    let done = home.job(&["append", "mine", "--source", partition]);
     assert_eq!(
         (done["version"].as_str(), number(&done, "records_written")),
         (Some("1.2.0"), 2)

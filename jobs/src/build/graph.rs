@@ -225,11 +225,23 @@ pub(crate) fn run(plan: Plan) -> Result<Finished> {
                 (Arc::clone(&totals), spec.clone(), num_shards.clone());
             let taken_records = taken_records.clone();
             let (encode_meter, write_meter) = (Arc::clone(&encode_meter), Arc::clone(&write_meter));
+            let monitor = Arc::clone(&ledger.monitor);
+            // Where nothing could be left out, sources without examples are all that an empty split can mean.
+            let may_be_empty = builder.keeps_all() && matches!(ledger.on_error, OnError::Fail);
             let cut = move |totals: &[SplitTotals]| {
                 encode_meter.finish();
                 write_meter.set_total(totals.iter().map(|split| split.records).sum());
                 let _ = plan_totals.set(totals.to_vec());
-                cut(&plan_spec, &plan_shards, &taken_records, totals).map_err(Carried::boxed)
+                let empty = empty_splits(&plan_spec, &taken_records, totals);
+                if let Some(split) = empty.first().filter(|_| !may_be_empty) {
+                    return Err(Carried::boxed(anyhow!("split `{split}` has no examples")));
+                }
+                for split in empty {
+                    monitor.warn(format!(
+                        "split `{split}` has no examples, as its sources have none"
+                    ));
+                }
+                cut(&plan_spec, &plan_shards, totals).map_err(Carried::boxed)
             };
             pipeline
                 .source("read", tasks.clone(), open)
@@ -435,20 +447,33 @@ impl prep_dataflow::ShardSink for SharedShards {
     }
 }
 
+/// The splits that no source gives anything.
+fn empty_splits<'a>(
+    spec: &'a crate::builder::DatasetSpec,
+    taken_records: &[u64],
+    totals: &[SplitTotals],
+) -> Vec<&'a str> {
+    let groups = totals.chunks(spec.sources_of_split().max(1));
+    let splits = spec.splits.iter().zip(groups).enumerate();
+    let is_empty = |index: usize, groups: &[SplitTotals]| {
+        taken_records.get(index).is_none_or(|records| *records == 0)
+            && groups.iter().all(|totals| totals.records == 0)
+    };
+    splits
+        .filter(|(index, (_, groups))| is_empty(*index, groups))
+        .map(|(_, (split, _))| split.name.as_str())
+        .collect()
+}
+
 /// Where TFDS cuts each split, or each source of a split.
 fn cut(
     spec: &crate::builder::DatasetSpec,
     num_shards: &[Option<u64>],
-    taken_records: &[u64],
     totals: &[SplitTotals],
 ) -> Result<Vec<SplitPlan>> {
     let mut plans = Vec::new();
     let groups = totals.chunks(spec.sources_of_split().max(1));
-    for (index, ((split, wanted), groups)) in spec.splits.iter().zip(num_shards).zip(groups).enumerate() {
-        let is_taken = taken_records.get(index).is_some_and(|records| *records > 0);
-        if !is_taken && groups.iter().all(|totals| totals.records == 0) {
-            bail!("split `{}` has no examples", split.name);
-        }
+    for ((split, wanted), groups) in spec.splits.iter().zip(num_shards).zip(groups) {
         for totals in groups {
             if totals.records == 0 {
                 // A source that gives this split nothing.

@@ -758,7 +758,10 @@ impl Build {
         self.work(staging, &located, known, sums).map_err(|error| {
             resources::explain_full_disk(error, &self.registry.data_dir, || {
                 let room = self.room(&self.registry.staging_path(), &located, &[]);
-                format!("about {} more are needed", resources::show_size(room.likely))
+                match room.likely {
+                    0 => "nothing tells how much is needed".to_owned(),
+                    bytes => format!("about {} more are needed", resources::show_size(bytes)),
+                }
             })
         })
     }
@@ -1816,24 +1819,11 @@ struct Room {
 
 /// What an error of making the staging folder in a data folder means.
 pub(crate) fn unwritable(data_dir: &Path, error: anyhow::Error) -> anyhow::Error {
-    let denied = error.chain().any(|cause| {
-        cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
-            use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
-
-            matches!(
-                error.kind(),
-                PermissionDenied | ReadOnlyFilesystem | NotADirectory
-            )
-        })
-    });
-    if !denied {
-        return error;
-    }
-    let message = format!("{} cannot be written", data_dir.display());
-    error.context(Hinted::new(
-        message,
+    resources::explain_unwritable(
+        error,
+        data_dir,
         "give a folder that can be, with `--data-dir` or `--catalog`",
-    ))
+    )
 }
 
 /// How what is there compares with what is asked for.

@@ -185,6 +185,13 @@ impl Builder for RecipeBuilder {
         }))
     }
 
+    fn keeps_all(&self) -> bool {
+        match &self.reader {
+            Reader::Rows(table) => table.keeps_all(),
+            _ => false,
+        }
+    }
+
     fn notes(&self) -> Option<String> {
         match &self.reader {
             Reader::Rows(table) => table.notes(),

@@ -135,13 +135,16 @@ fn add_to_split(holder: &mut dyn TableLike, source: &Added, called: &str) -> Res
     let wanted = source.split.as_deref();
     let wrong = |message: String, hint: String| Err(Hinted::new(message, hint).into());
     let place = &source.place;
+    let or_path = wanted.map_or(String::new(), |split| {
+        format!("; if `{split}=` begins a path, write `./{split}={place}`")
+    });
     let Some(splits) = holder.get_mut("splits") else {
         return match wanted {
             None | Some("train") => Ok(()),
             Some(other) => wrong(
                 format!("there is no split `{other}`: the recipe has only `train`"),
                 format!(
-                    "give `--source train={place}`, or a recipe with another split: `prep append NAME RECIPE.toml`"
+                    "give `--source train={place}`, or a recipe with another split: `prep append NAME RECIPE.toml`{or_path}"
                 ),
             ),
         };
@@ -155,7 +158,7 @@ fn add_to_split(holder: &mut dyn TableLike, source: &Added, called: &str) -> Res
             None => Ok(()),
             Some(split) => wrong(
                 format!("`--source {split}={place}`: the recipe deals examples to its splits by fraction"),
-                format!("give `--source {place}`"),
+                format!("give `--source {place}`{or_path}"),
             ),
         };
     }
@@ -176,7 +179,7 @@ fn add_to_split(holder: &mut dyn TableLike, source: &Added, called: &str) -> Res
         return wrong(
             message,
             format!(
-                "give `--source SPLIT={place}`; the splits are {}",
+                "give `--source SPLIT={place}`; the splits are {}{or_path}",
                 known.join(", ")
             ),
         );

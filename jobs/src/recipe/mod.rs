@@ -122,6 +122,8 @@
 //! - `sample = N` takes types from the first N rows of each file; every row is held against them all the same.
 //! - `[features.NAME]` also knows `kind = "sequence"` (`feature = { .. }`, `length`), `kind = "dict"` (`features = { .. }`), `optional = true`, and
 //!   for tensors `encoding = "bytes"`, which keeps all bits of `float64`. `kind = "text"` takes any value, others than texts as JSON.
+//! - A list, or an object with values in it, may be empty and not missing, as no feature of TFDS tells these apart: one that is missing is an error,
+//!   unless `missing_as_empty = ["tags", "meta/links"]` names its column. A list that lacks one of its values can be kept as text only.
 //! - Pictures are stored as they are, unless `resize = [height, width]` or `reencode = "jpeg"` (`quality = 90`) or `"png"` say otherwise.
 //!
 //! Several datasets of one kind are configs of one recipe. Each `[[configs]]` has a `name`, may have a `description`, and replaces

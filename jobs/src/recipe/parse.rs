@@ -55,6 +55,7 @@ pub(super) struct RawRecipe {
     pub(super) filter: Option<Spanned<String>>,
     pub(super) select: Option<Spanned<Vec<String>>>,
     pub(super) drop: Option<Spanned<Vec<String>>>,
+    pub(super) missing_as_empty: Option<Spanned<Vec<String>>>,
     pub(super) rename: Option<Spanned<BTreeMap<String, String>>>,
     pub(super) sources: Option<RawSources>,
     reader: Option<Spanned<RawReader>>,
@@ -453,6 +454,10 @@ impl Checker<'_> {
             ("filter", raw.filter.as_ref().map(Spanned::span)),
             ("select", raw.select.as_ref().map(Spanned::span)),
             ("drop", raw.drop.as_ref().map(Spanned::span)),
+            (
+                "missing_as_empty",
+                raw.missing_as_empty.as_ref().map(Spanned::span),
+            ),
             ("rename", raw.rename.as_ref().map(Spanned::span)),
             (
                 "layout",

@@ -46,6 +46,8 @@ pub struct RowsSpec {
     pub(crate) filter: Option<String>,
     pub(crate) select: Option<Vec<String>>,
     pub(crate) drop: Vec<String>,
+    /// Columns, or parts of them as in `a/b`, whose missing lists and nested values are empty ones.
+    pub(crate) missing_as_empty: Vec<String>,
     /// (column, feature).
     pub(crate) rename: Vec<(String, String)>,
     /// For each of the recipe's sources.
@@ -244,6 +246,9 @@ impl Checker<'_> {
             let reason = "a recipe has `select` or `drop`, not both";
             return Err(self.fault(dropped.span(), "drop", reason));
         }
+        let missing_as_empty = self
+            .check_names_of("missing_as_empty", raw.missing_as_empty.as_ref())?
+            .unwrap_or_default();
         let rename = self.check_rename(raw.rename.as_ref(), select.as_deref(), &drop)?;
         let supervised = match supervised {
             None => None,
@@ -300,6 +305,7 @@ impl Checker<'_> {
                 filter: raw.filter.as_ref().map(|text| text.as_ref().clone()),
                 select,
                 drop,
+                missing_as_empty,
                 rename,
                 sources: rules,
                 fractions,

@@ -64,6 +64,17 @@ def hugging_face():
     return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
 
 
+def nulls():
+    """What no feature has a place for: lists and structs that are missing, lists that lack a value."""
+    inner = pa.struct([("a", pa.int64()), ("tags", pa.list_(pa.string()))])
+    return pa.table({
+        "id": pa.array(range(4), pa.int64()),
+        "tags": pa.array([["a"], None, [], ["b", "c"]], pa.list_(pa.string())),
+        "gaps": pa.array([[1, None], [], None, [2]], pa.list_(pa.int64())),
+        "inner": pa.array([{"a": 1, "tags": ["x"]}, {"a": None, "tags": []}, None, {"a": 4, "tags": None}], inner),
+    })
+
+
 def foreign():
     """Types that need a cast."""
     return pa.table({
@@ -76,6 +87,7 @@ def foreign():
 pq.write_table(types(), here / "types.parquet", row_group_size=3, compression="zstd")
 pq.write_table(types(), here / "types_snappy.parquet", row_group_size=100, compression="snappy", use_dictionary=False, data_page_version="2.0")
 pq.write_table(hugging_face(), here / "pictures.parquet")
+pq.write_table(nulls(), here / "nulls.parquet")
 pq.write_table(foreign(), here / "foreign.parquet")
 pq.write_table(types().slice(0, 0), here / "empty.parquet")
 

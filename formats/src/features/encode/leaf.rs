@@ -7,7 +7,7 @@ use crate::example::wire::{self, Kind};
 use crate::features::encode::{Deflate, Output};
 use crate::features::{Encoding, Feature, Shape, shape_fits};
 use crate::png;
-use crate::value::{Class, DType, Value, bfloat16_to_f32, half_to_f32};
+use crate::value::{Class, DType, Value, bfloat16_to_f32, f32_to_bfloat16, f32_to_half, half_to_f32};
 use crate::{Error, Result};
 
 /// Encodes the values of one leaf of the schema.
@@ -449,7 +449,15 @@ fn put_elements(dtype: DType, data: &[u8], body: &mut Vec<u8>) -> Result<()> {
         DType::Float16 => floats(chunks!(u16).map(half_to_f32), body),
         DType::BFloat16 => floats(chunks!(u16).map(bfloat16_to_f32), body),
         DType::Float32 => body.extend_from_slice(data),
-        DType::Float64 => floats(chunks!(f64).map(|value| value as f32), body),
+        DType::Float64 => {
+            if let Some(value) = chunks!(f64).find(|value| DType::Float32.overflows(*value)) {
+                return Err(Error::Invalid(format!(
+                    "{value:e} is beyond what float32 holds, as which float64 is stored; declare a tensor with the encoding `bytes`, \
+                     which keeps all bits"
+                )));
+            }
+            floats(chunks!(f64).map(|value| value as f32), body);
+        }
         DType::String => unreachable!("byte strings have no elements of a fixed size"),
     }
     Ok(())
@@ -554,13 +562,14 @@ fn number(value: &Value, dtype: DType, out: &mut Vec<u8>) -> Result<()> {
         }
         _ => return Err(wrong(value, dtype.name())),
     };
+    if dtype.overflows(float) {
+        return Err(Error::Invalid(format!("{float:e} is beyond what {dtype} holds")));
+    }
     match dtype {
         DType::Float64 => out.extend_from_slice(&float.to_le_bytes()),
         DType::Float32 => out.extend_from_slice(&(float as f32).to_le_bytes()),
-        DType::Float16 => {
-            out.extend_from_slice(&crate::value::f32_to_half(float as f32).to_le_bytes());
-        }
-        _ => out.extend_from_slice(&crate::value::f32_to_bfloat16(float as f32).to_le_bytes()),
+        DType::Float16 => out.extend_from_slice(&f32_to_half(float as f32).to_le_bytes()),
+        _ => out.extend_from_slice(&f32_to_bfloat16(float as f32).to_le_bytes()),
     }
     Ok(())
 }

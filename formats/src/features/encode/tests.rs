@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::example::{Example, FeatureList};
-use crate::features::{Feature, Features};
+use crate::features::{Encoding, Feature, Features};
 use crate::png;
 use crate::value::{DType, Value};
 use crate::{Error, Result};
@@ -256,4 +256,63 @@ fn numbers_that_do_not_fit_are_refused() {
     ));
     let feature = Feature::tensor(vec![None], DType::Int64);
     assert!(encode(feature, tensor(DType::Int64, &[usize::MAX], &[])).is_err());
+}
+
+#[test]
+fn finite_numbers_beyond_a_type_are_refused_and_infinite_ones_stay() {
+    use FeatureList::Float;
+    let double = |value: f64| {
+        tensor(
+            DType::Float64,
+            &[2],
+            &[value.to_le_bytes(), 1f64.to_le_bytes()].concat(),
+        )
+    };
+    let sequence = || {
+        Feature::sequence(Feature::Scalar {
+            dtype: DType::Float64,
+        })
+    };
+    let fixed = || Feature::tensor(vec![Some(2)], DType::Float64);
+    for value in [1e300, -3.5e38] {
+        for error in [
+            scalar(DType::Float64, Value::Float(value)).unwrap_err(),
+            encode(sequence(), double(value)).unwrap_err(),
+            encode(fixed(), double(value)).unwrap_err(),
+        ] {
+            let text = error.to_string();
+            assert!(
+                text.contains("feature `x`")
+                    && text.contains(&format!("{value:e}"))
+                    && text.contains("`bytes`"),
+                "{text}"
+            );
+        }
+        let text = scalar(DType::Float32, Value::Float(value))
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("float32"), "{text}");
+    }
+    assert!(scalar(DType::Float16, Value::Float(65520.0)).is_err());
+    assert!(scalar(DType::BFloat16, Value::Float(3.4e38)).is_err());
+    // The largest there is, and what rounds to it; and what the source itself has as infinite.
+    for value in [
+        f64::from(f32::MAX),
+        3.402_823_5e38,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+    ] {
+        let stored = value as f32;
+        assert_eq!(
+            scalar(DType::Float64, Value::Float(value)).unwrap(),
+            Float(vec![stored])
+        );
+        assert_eq!(encode(fixed(), double(value)).unwrap(), Float(vec![stored, 1.0]));
+    }
+    let kept = Feature::Tensor {
+        shape: vec![],
+        dtype: DType::Float64,
+        encoding: Encoding::Bytes,
+    };
+    assert!(encode(kept, Value::Float(1e300)).is_ok());
 }

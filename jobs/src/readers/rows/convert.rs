@@ -5,25 +5,112 @@ use prep_formats::features::Feature;
 use prep_formats::value::{DType, Value};
 
 use crate::readers::rows::cell::Cell;
+use crate::readers::rows::survey::quoted;
 
 /// A cell that is not what its feature asks for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("wanted {wanted}, found {found}")]
 pub(crate) struct Misfit {
     /// Names from the outermost column on.
     pub(crate) column: String,
     pub(crate) wanted: String,
     pub(crate) found: String,
-    /// What could be written into the recipe, where more than the column's type is to be said.
-    pub(crate) advice: Option<String>,
+    pub(crate) remedy: Remedy,
+}
+
+/// What could be written into the recipe, so that a cell fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Remedy {
+    /// Another type.
+    Type,
+    /// That the value may be missing.
+    Optional,
+    /// That a list or nested values that are missing are taken as empty.
+    Empty,
+    /// That the column is kept as text, as no feature has a place for what is missing.
+    Text,
+}
+
+impl Misfit {
+    /// The column of the source.
+    pub(crate) fn base(&self) -> &str {
+        self.column.split('/').next().unwrap_or_default()
+    }
+
+    /// A list with a place that is empty.
+    pub(crate) fn gap(column: &str) -> Self {
+        Self {
+            column: column.to_owned(),
+            wanted: "values in the list".to_owned(),
+            found: "one that is missing".to_owned(),
+            remedy: Remedy::Text,
+        }
+    }
+
+    /// Advice for whoever writes the recipe.
+    pub(crate) fn hint(&self) -> String {
+        let features = quoted(self.base());
+        let what = match self.remedy {
+            Remedy::Type => {
+                format!("under `[features.{features}]`: another type; `kind = \"text\"` takes any value")
+            }
+            Remedy::Optional => {
+                format!("under `[features.{features}]`: `optional = true`, if it may be missing")
+            }
+            Remedy::Empty => format!(
+                "`missing_as_empty = [{:?}]`, to store what is missing as a list without elements, or as nested values that are all missing: \
+                 no feature tells these apart",
+                self.column
+            ),
+            Remedy::Text => format!(
+                "under `[features.{features}]`: `kind = \"text\"`, which keeps the list as JSON, as a sequence cannot hold what is missing"
+            ),
+        };
+        format!(
+            "write into the recipe, {what}; or leave the column out with `drop`, or such rows with `--on-error skip`"
+        )
+    }
+}
+
+/// Which lists and nested values may be missing, and are then empty.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Lacking<'a> {
+    /// All, as in records, which have no other way to say that a list is empty.
+    Any,
+    /// These, by names from the outermost column on, and what is in them.
+    Named(&'a [String]),
+}
+
+impl Lacking<'_> {
+    fn allows(self, column: &str) -> bool {
+        let within = |name: &String| {
+            column
+                .strip_prefix(name.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        match self {
+            Self::Any => true,
+            Self::Named(names) => names.iter().any(within),
+        }
+    }
 }
 
 /// The value of a feature that a cell has. Whether a number fits its type is looked at when it is encoded.
-pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value, Misfit> {
+pub(crate) fn value(
+    feature: &Feature,
+    cell: Cell,
+    column: &str,
+    lacking: Lacking<'_>,
+) -> Result<Value, Misfit> {
     let misfit = |wanted: &str, cell: &Cell| Misfit {
         column: column.to_owned(),
         wanted: wanted.to_owned(),
         found: cell.describe(),
-        advice: None,
+        remedy: match cell {
+            Cell::Null if is_nested(feature) => Remedy::Empty,
+            Cell::Null => Remedy::Optional,
+            _ => Remedy::Type,
+        },
     };
     let cell = single(feature, cell);
     match feature {
@@ -32,7 +119,7 @@ pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value
             match cell {
                 Cell::Null => Ok(Value::Null),
                 Cell::Loose(text) if text.is_empty() && !is_text => Ok(Value::Null),
-                cell => value(inner, cell, column),
+                cell => value(inner, cell, column, lacking),
             }
         }
         Feature::Text => text(cell).map_err(|cell| misfit("a text", &cell)),
@@ -77,15 +164,18 @@ pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value
             cell => Err(misfit("the bytes of a sound file", &cell)),
         },
         Feature::Audio { shape, dtype, .. } | Feature::Tensor { shape, dtype, .. } => {
-            tensor(shape.len(), *dtype, cell).map_err(|cell| misfit(&format!("a tensor of {dtype}"), &cell))
+            tensor(shape.len(), *dtype, cell).map_err(|cell| {
+                let unfit = unfit(&cell, *dtype).unwrap_or(cell);
+                misfit(&format!("a tensor of {dtype}"), &unfit)
+            })
         }
         Feature::BBox { .. } => {
             tensor(1, DType::Float32, cell).map_err(|cell| misfit("the four numbers of a box", &cell))
         }
         Feature::Sequence { feature, .. } | Feature::Dataset { feature, .. } => {
             match cell {
-                // No list is an empty one: TFDS knows no missing sequences.
-                Cell::Null => Ok(Value::List(Vec::new())),
+                // TFDS knows no missing sequences.
+                Cell::Null if lacking.allows(column) => Ok(Value::List(Vec::new())),
                 // Numbers are encoded all at once.
                 Cell::Tensor(dtype, shape, data)
                     if shape.len() == 1
@@ -94,22 +184,15 @@ pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value
                     Ok(Value::Tensor { dtype, shape, data })
                 }
                 Cell::Tensor(dtype, shape, data) if !shape.is_empty() => {
-                    rows_of(feature, dtype, &shape, &data, column)
+                    rows_of(feature, dtype, &shape, &data, column, lacking)
                 }
                 Cell::List(cells) | Cell::Values(cells) => {
                     let mut values = Vec::with_capacity(cells.len());
                     for cell in cells {
-                        if cell == Cell::Null
-                            && !matches!(**feature, Feature::Sequence { .. } | Feature::Dict(_))
-                        {
-                            return Err(Misfit {
-                            column: column.to_owned(),
-                            wanted: "values in the list".to_owned(),
-                            found: "one that is missing".to_owned(),
-                            advice: Some("a sequence cannot hold what is missing: replace or remove it in the source".to_owned()),
-                        });
+                        if cell == Cell::Null && !is_nested(feature) {
+                            return Err(Misfit::gap(column));
                         }
-                        values.push(value(feature, cell, column)?);
+                        values.push(value(feature, cell, column, lacking)?);
                     }
                     Ok(Value::List(values))
                 }
@@ -126,22 +209,22 @@ pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value
                 dtype: *dtype,
                 encoding_format: encoding_format.clone(),
             };
-            value(&Feature::sequence(frame), cell, column)
+            value(&Feature::sequence(frame), cell, column, lacking)
         }
         Feature::Translation { languages } => {
             let texts = languages
                 .iter()
                 .map(|language| (language.as_str(), Feature::Text));
-            value(&Feature::dict(texts), cell, column)
+            value(&Feature::dict(texts), cell, column, lacking)
         }
         Feature::TranslationVariableLanguages { .. } => {
             let pair = Feature::dict([("language", Feature::Text), ("translation", Feature::Text)]);
-            value(&Feature::sequence(pair), cell, column)
+            value(&Feature::sequence(pair), cell, column, lacking)
         }
         Feature::Dict(features) => {
             let mut fields = match cell {
                 Cell::Dict(fields) => fields,
-                Cell::Null => Vec::new(),
+                Cell::Null if lacking.allows(column) => Vec::new(),
                 cell => return Err(misfit("nested values", &cell)),
             };
             let mut values = Vec::with_capacity(features.len());
@@ -149,20 +232,28 @@ pub(crate) fn value(feature: &Feature, cell: Cell, column: &str) -> Result<Value
                 let at = fields.iter().position(|(other, _)| other == name);
                 let cell = at.map_or(Cell::Null, |at| fields.swap_remove(at).1);
                 let path = format!("{column}/{name}");
-                values.push((name.clone(), value(feature, cell, &path)?));
+                values.push((name.clone(), value(feature, cell, &path, lacking)?));
             }
             if let Some((name, cell)) = fields.first() {
                 return Err(Misfit {
                     column: format!("{column}/{name}"),
                     wanted: "no such value".to_owned(),
                     found: cell.describe(),
-                    advice: None,
+                    remedy: Remedy::Type,
                 });
             }
             Ok(Value::Dict(values))
         }
         other => Err(misfit(&format!("what a {} is made of", other.class()), &cell)),
     }
+}
+
+/// Whether it is made of others, so that it cannot be missing itself.
+fn is_nested(feature: &Feature) -> bool {
+    matches!(
+        feature,
+        Feature::Sequence { .. } | Feature::Dataset { .. } | Feature::Dict(_)
+    )
 }
 
 /// Of a list of one value that value, as records and arrays have single ones.
@@ -222,7 +313,7 @@ fn text(cell: Cell) -> Result<Value, Cell> {
         Cell::Text(text) | Cell::Loose(text) => Ok(Value::Bytes(text)),
         Cell::Bytes(bytes) if std::str::from_utf8(&bytes).is_ok() => Ok(Value::Bytes(bytes)),
         Cell::Foreign(_, text) => Ok(Value::Bytes(text.into_bytes().into())),
-        Cell::Null | Cell::Bytes(_) | Cell::Tensor(..) => Err(cell),
+        Cell::Null | Cell::Bytes(_) => Err(cell),
         other => match json(&other) {
             Some(json) => Ok(Value::Bytes(json.to_string().into_bytes().into())),
             None => Err(other),
@@ -242,13 +333,24 @@ fn json(cell: &Cell) -> Option<serde_json::Value> {
         Cell::Float(value) => serde_json::Number::from_f64(*value)?.into(),
         Cell::Text(text) | Cell::Loose(text) => std::str::from_utf8(text).ok()?.into(),
         Cell::Foreign(_, text) => text.as_str().into(),
-        Cell::Bytes(_) | Cell::Tensor(..) => return None,
+        Cell::Bytes(_) => return None,
+        Cell::Tensor(dtype, shape, data) => json_of(*dtype, shape, data)?,
         Cell::List(cells) | Cell::Values(cells) => cells.iter().map(json).collect::<Option<Vec<_>>>()?.into(),
         Cell::Dict(fields) => {
             let field = |(name, cell): &(String, Cell)| Some((name.clone(), json(cell)?));
             Json::Object(fields.iter().map(field).collect::<Option<_>>()?)
         }
     })
+}
+
+/// A tensor as JSON has it: its elements in lists in lists.
+fn json_of(dtype: DType, shape: &[usize], data: &[u8]) -> Option<serde_json::Value> {
+    let Some((&length, inner)) = shape.split_first() else {
+        return json(&element(dtype, data)?);
+    };
+    let bytes = data.len().checked_div(length).unwrap_or(0);
+    let rows = (0..length).map(|row| json_of(dtype, inner, data.get(row * bytes..(row + 1) * bytes)?));
+    Some(rows.collect::<Option<Vec<_>>>()?.into())
 }
 
 fn parse<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
@@ -258,8 +360,10 @@ fn parse<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
 /// A number of a loose text that may be infinite or none, as programs write them.
 pub(crate) fn loose_float(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?.trim();
-    // Rust takes `infinity` and such in any case, as others do.
-    text.parse().ok()
+    // Rust takes `infinity` and such in any case, as others do; but digits that are too large for a number as well.
+    let is_named = !text.contains(|c: char| c.is_ascii_digit());
+    let value: f64 = text.parse().ok()?;
+    (is_named || value.is_finite()).then_some(value)
 }
 
 pub(crate) fn loose_bool(text: &[u8]) -> Option<bool> {
@@ -441,11 +545,25 @@ fn put(cell: &Cell, dtype: DType, data: &mut Vec<u8>) -> Option<()> {
         DType::Int32 => integer!(i32),
         DType::UInt64 => integer!(u64),
         DType::Int64 => integer!(i64),
+        DType::Float32 if dtype.overflows(float) => return None,
         DType::Float32 => data.extend_from_slice(&(float as f32).to_le_bytes()),
         DType::Float64 => data.extend_from_slice(&float.to_le_bytes()),
         _ => return None,
     }
     Some(())
+}
+
+/// The first number in lists that a type does not hold.
+fn unfit(cell: &Cell, dtype: DType) -> Option<Cell> {
+    let does_not_fit = |cell: &Cell| put(cell, dtype, &mut Vec::new()).is_none();
+    match cell {
+        Cell::List(cells) => cells.iter().find_map(|cell| unfit(cell, dtype)),
+        Cell::Tensor(found, _, data) => data
+            .chunks_exact(found.num_bytes().max(1))
+            .filter_map(|bytes| element(*found, bytes))
+            .find(does_not_fit),
+        cell => does_not_fit(cell).then(|| cell.clone()),
+    }
 }
 
 /// The element at the beginning of these bytes as a cell; `None` for types that are not looked into.
@@ -492,6 +610,7 @@ fn rows_of(
     shape: &[usize],
     data: &Bytes,
     column: &str,
+    lacking: Lacking<'_>,
 ) -> Result<Value, Misfit> {
     let Some(bytes) = data.len().checked_div(shape[0]).filter(|_| shape[0] > 0) else {
         return Ok(Value::List(Vec::new()));
@@ -502,7 +621,7 @@ fn rows_of(
             1 => element(dtype, &part).unwrap_or(Cell::Tensor(dtype, Vec::new(), part)),
             _ => Cell::Tensor(dtype, shape[1..].to_vec(), part),
         };
-        value(feature, cell, column)
+        value(feature, cell, column, lacking)
     };
     Ok(Value::List((0..shape[0]).map(row).collect::<Result<_, _>>()?))
 }

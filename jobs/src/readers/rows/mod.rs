@@ -93,6 +93,11 @@ pub(crate) trait RowReader: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// Whether a list that a row lacks is an empty one, as what is read has no other way to say so.
+    fn lists_may_lack(&self) -> bool {
+        false
+    }
+
     /// The files of a folder and their splits, where the folder says that itself; `None` where files are found by their names.
     ///
     /// # Errors

@@ -35,6 +35,10 @@ impl RowReader for TfRecords {
         "record"
     }
 
+    fn lists_may_lack(&self) -> bool {
+        true
+    }
+
     fn read(&self, file: &mut RowFile<'_>, _piece: u64, rows: &mut dyn Rows) -> Result<()> {
         let (shown, bytes) = (file.shown.clone(), file.bytes);
         let total = if file.is_plain()? { bytes } else { 0 };
@@ -95,6 +99,10 @@ impl RowReader for ArrayRecords {
 
     fn unit(&self) -> &'static str {
         "record"
+    }
+
+    fn lists_may_lack(&self) -> bool {
+        true
     }
 
     fn pieces(&self, file: &mut RowFile<'_>) -> Result<u64> {

@@ -68,6 +68,7 @@ fn obstacle(spec: &RowsSpec, dataset: &DatasetSpec) -> Option<(String, String)> 
     for (setting, is_set) in [
         ("select", spec.select.is_some()),
         ("drop", !spec.drop.is_empty()),
+        ("missing_as_empty", !spec.missing_as_empty.is_empty()),
         ("rename", !spec.rename.is_empty()),
     ] {
         if is_set {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Hinted;
 use crate::readers::rows::cell::Cell;
-use crate::readers::rows::convert::{loose_bool, loose_float, plain};
+use crate::readers::rows::convert::{Misfit, loose_bool, loose_float, plain};
 use crate::readers::rows::image_folder::Folders;
 use crate::readers::rows::survey_text as text;
 
@@ -490,14 +490,12 @@ impl Node {
         if let Some((place, element)) = &self.list {
             let feature = element.feature(&format!("{column}[]"), element.count, Some(place))?;
             return match feature {
-                Feature::Optional(_) => Err(Hinted::new(
-                    format!(
-                        "{}, column `{column}`: a list has a value that is missing, which a sequence cannot hold",
-                        element.null.as_ref().unwrap_or(place).shown()
-                    ),
-                    "replace or remove it in the source, or leave the column out with `drop`",
-                )
-                .into()),
+                Feature::Optional(_) => {
+                    let misfit = Misfit::gap(column.trim_end_matches("[]"));
+                    let place = element.null.as_ref().unwrap_or(place).shown();
+                    let context = Hinted::new(format!("{place}, column `{column}`"), misfit.hint());
+                    Err(anyhow::Error::new(misfit).context(context))
+                }
                 feature => Ok(Feature::sequence(feature)),
             };
         }

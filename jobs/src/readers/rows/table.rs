@@ -18,7 +18,7 @@ use crate::convert::filter::{self, Expression};
 use crate::error::Hinted;
 use crate::fetch::Checksum;
 use crate::readers::rows::cell::Cell;
-use crate::readers::rows::convert::{self, Misfit};
+use crate::readers::rows::convert::{self, Lacking, Misfit};
 use crate::readers::rows::file::{each_row_file, folder_of, is_packed};
 use crate::readers::rows::files::{Splits, expand};
 use crate::readers::rows::learn::{Lesson, Notes, learn};
@@ -263,6 +263,9 @@ impl Table {
         for (name, _) in &self.spec.rename {
             check("`rename`", name)?;
         }
+        for name in &self.spec.missing_as_empty {
+            check("`missing_as_empty`", name)?;
+        }
         for name in self.filter_columns() {
             check("`filter`", &name)?;
         }
@@ -495,14 +498,24 @@ impl Table {
             .filter(|(_, feature)| is_rounded(feature))
             .map(|(name, _)| format!("`{name}`"))
             .collect();
-        if rounded.is_empty() {
-            return None;
+        let mut notes = Vec::new();
+        if !rounded.is_empty() {
+            notes.push(format!(
+                "float64 is stored as float32, as TFDS does: {}; to keep all bits declare such a column as \
+                 `kind = \"tensor\"`, `shape = []`, `dtype = \"float64\"`, `encoding = \"bytes\"`",
+                rounded.join(", ")
+            ));
         }
-        Some(format!(
-            "float64 is stored as float32, as TFDS does: {}; to keep all bits declare such a column as \
-             `kind = \"tensor\"`, `shape = []`, `dtype = \"float64\"`, `encoding = \"bytes\"`",
-            rounded.join(", ")
-        ))
+        let unread = learned.features.missing_beyond_tfds();
+        notes.extend(unread.into_iter().map(|(name, reason)| {
+            format!("TFDS itself cannot read `{name}`, which may be missing and has {reason}; all that prep reads does not mind")
+        }));
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
+
+    /// Whether no row is left out, and files say which split they are of.
+    pub(crate) fn keeps_all(&self) -> bool {
+        self.filter.is_none() && self.spec.fractions.is_none()
     }
 
     /// The sources of each input.
@@ -582,6 +595,10 @@ impl Table {
                     .map_err(|reason| anyhow!("{}: {reason}", place()))?,
             ),
         };
+        let lacking = match self.reader.lists_may_lack() {
+            true => Lacking::Any,
+            false => Lacking::Named(&self.spec.missing_as_empty),
+        };
         let mut values: Vec<Option<Value>> = vec![None; learned.columns.len()];
         for (name, cell) in cells {
             let Some(index) = learned.index.get(&name) else {
@@ -602,8 +619,8 @@ impl Table {
             };
             let column = &learned.columns[*index];
             if column.output.is_some() || column.in_filter {
-                let value = convert::value(&column.feature, cell, &name);
-                let mut value = value.map_err(|misfit| explain(&place(), &misfit))?;
+                let value = convert::value(&column.feature, cell, &name, lacking);
+                let mut value = value.map_err(|misfit| explain(&place(), misfit))?;
                 if let Some(rule) = &column.picture {
                     value = rule
                         .apply(value)
@@ -614,8 +631,8 @@ impl Table {
         }
         for (column, value) in learned.columns.iter().zip(&mut values) {
             if value.is_none() && (column.output.is_some() || column.in_filter) {
-                let found = convert::value(&column.feature, Cell::Null, &column.name);
-                *value = Some(found.map_err(|misfit| explain(&place(), &misfit))?);
+                let found = convert::value(&column.feature, Cell::Null, &column.name, lacking);
+                *value = Some(found.map_err(|misfit| explain(&place(), misfit))?);
             }
         }
         if let Some(filter) = &self.filter
@@ -725,36 +742,15 @@ fn unknown_column<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a st
     Hinted::new(format!("{what}: no row has a column `{name}`"), hint).into()
 }
 
-/// The error about a value that does not fit its feature.
-fn explain(place: &str, misfit: &Misfit) -> anyhow::Error {
-    let Misfit {
-        column,
-        wanted,
-        found,
-        advice,
-    } = misfit;
-    let base = column.split('/').next().unwrap_or_default();
-    let hint = advice.clone().unwrap_or_else(|| {
-        let what = if found == "nothing" {
-            "`optional = true`, if it may be missing"
-        } else {
-            "another type; `kind = \"text\"` takes any value"
-        };
-        format!(
-            "write into the recipe, under `[features.{}]`: {what}; or leave the column out with `drop`, or such rows with `--on-error skip`",
-            quoted(base)
-        )
-    });
+/// The error about a value that does not fit its feature, which is its cause.
+fn explain(place: &str, misfit: Misfit) -> anyhow::Error {
     let place = if place.is_empty() {
         String::new()
     } else {
         format!("{place}, ")
     };
-    Hinted::new(
-        format!("{place}column `{column}`: wanted {wanted}, found {found}"),
-        hint,
-    )
-    .into()
+    let context = Hinted::new(format!("{place}column `{}`", misfit.column), misfit.hint());
+    anyhow::Error::new(misfit).context(context)
 }
 
 /// The key that a rule makes of a row.

@@ -447,7 +447,14 @@ fn nested_values_and_missing_ones() {
         "data/a.jsonl",
         "{\"box\": {\"x\": [1, 2], \"n\": null}, \"tags\": null, \"odd name/ü\": true, \"m\": [[1.5], []]}\n{\"box\": {\"x\": [], \"n\": 3}, \"tags\": [\"a\"], \"odd name/ü\": false, \"m\": []}\n",
     );
-    home.build(JSONL).unwrap();
+    let (error, hint) = home.fault(JSONL);
+    assert!(
+        error.contains("line 1, column `tags`: wanted a list, found nothing"),
+        "{error}"
+    );
+    assert!(hint.contains("missing_as_empty = [\"tags\"]"), "{hint}");
+    home.build(&format!("missing_as_empty = [\"tags\"]\n{JSONL}"))
+        .unwrap();
     let rows = home.rows("train");
     assert!(
         rows[0].contains("box/x=1,2") && !rows[0].contains("box/n="),
@@ -458,6 +465,112 @@ fn nested_values_and_missing_ones() {
         "{rows:?}"
     );
     assert!(home.schema().contains("Sequence"));
+}
+
+#[test]
+fn lists_and_nested_values_that_are_missing_are_told_and_stored_as_empty_where_that_is_asked_for() {
+    let home = Home::new();
+    home.put("t.parquet", golden("nulls.parquet"));
+    let (mut empty, mut select) = (Vec::new(), vec!["id"]);
+    for (column, part, row, wanted) in [
+        ("tags", "tags", 2, "a list"),
+        ("inner", "inner", 3, "nested values"),
+    ] {
+        select.push(column);
+        let recipe = format!("select = {select:?}\nmissing_as_empty = {empty:?}\n{PARQUET}")
+            .replace("missing_as_empty = []\n", "");
+        let (error, hint) = home.fault(&recipe);
+        let said = format!("row {row}, column `{part}`: wanted {wanted}, found nothing");
+        assert!(error.contains("t.parquet") && error.contains(&said), "{error}");
+        assert!(
+            hint.contains(&format!("missing_as_empty = [\"{part}\"]")),
+            "{hint}"
+        );
+        empty.push(part);
+    }
+    home.build(&format!(
+        "select = {select:?}\nmissing_as_empty = {empty:?}\n{PARQUET}"
+    ))
+    .unwrap();
+    assert_eq!(
+        home.rows("train"),
+        [
+            "id=0 inner/a=1 inner/tags=x tags=a",
+            "id=1 inner/tags= tags=",
+            "id=2 inner/tags= tags=",
+            "id=3 inner/a=4 inner/tags= tags=b,c",
+        ]
+    );
+    // A list with a place that is empty is no sequence, and may be text.
+    let (error, hint) = home.fault(&format!(
+        "select = [\"gaps\"]\nmissing_as_empty = [\"gaps\"]\n{PARQUET}"
+    ));
+    assert!(
+        error.contains("row 1, column `gaps`: wanted values in the list, found one that is missing"),
+        "{error}"
+    );
+    assert!(
+        hint.contains("[features.gaps]") && hint.contains("kind = \"text\""),
+        "{hint}"
+    );
+    let text = "[features.gaps]\nkind = \"text\"\noptional = true\n";
+    build(
+        home.request(&format!("select = [\"gaps\"]\n{PARQUET}{text}"))
+            .overwrite(true),
+    )
+    .unwrap();
+    assert_eq!(home.rows("train"), ["gaps=[1,null]", "gaps=[]", "", "gaps=[2]"]);
+    let (error, _) = home.fault(&format!("missing_as_empty = [\"tagz\"]\n{PARQUET}"));
+    assert!(
+        error.contains("`missing_as_empty`: no row has a column `tagz`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn numbers_beyond_a_type_are_told_and_infinite_ones_are_kept() {
+    let big = |value: &str| format!("{{\"id\": 1, \"x\": 1.5}}\n{{\"id\": 2, \"x\": {value}}}\n");
+    let home = Home::new();
+    home.put("data/a.jsonl", big("1e300"));
+    let (error, _) = home.fault(JSONL);
+    for part in ["data/a.jsonl, record 1", "`x`", "1e300", "float32", "`bytes`"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let kept = "[features.x]\nkind = \"tensor\"\nshape = []\ndtype = \"float64\"\nencoding = \"bytes\"\n";
+    home.build(&format!("{JSONL}{kept}")).unwrap();
+    // In a table of texts, and as an element of a declared tensor.
+    let home = Home::new();
+    home.put("a.csv", "x,y\n-1e39,1\n");
+    let csv = "[[sources]]\npath = \"a.csv\"\n[reader]\nkind = \"csv\"\n";
+    assert!(home.fault(csv).0.contains("-1e39 is beyond"));
+    home.put("a.csv", "x,y\n1e400,1\n");
+    let float = "[features.x]\nkind = \"scalar\"\ndtype = \"float64\"\n";
+    assert!(
+        home.fault(&format!("{csv}{float}"))
+            .0
+            .contains("column `x`: wanted a number, found `1e400`")
+    );
+    let home = Home::new();
+    home.put("data/a.jsonl", "{\"x\": [1.0, 1e39]}\n");
+    let tensor = "[features.x]\nkind = \"tensor\"\nshape = [2]\ndtype = \"float32\"\n";
+    let (error, _) = home.fault(&format!("{JSONL}{tensor}"));
+    assert!(
+        error.contains("column `x`: wanted a tensor of float32, found the number 1"),
+        "{error}"
+    );
+    // What the source itself calls infinite stays.
+    let home = Home::new();
+    home.put("a.csv", "x\ninf\n-inf\nnan\n3.4028235e38\n");
+    home.build(csv).unwrap();
+    assert_eq!(
+        home.rows("train"),
+        [
+            "x=inf",
+            "x=-inf",
+            "x=NaN",
+            "x=340282350000000000000000000000000000000"
+        ]
+    );
 }
 
 #[test]
@@ -548,6 +661,8 @@ fn zip_of(members: &[(&str, &[u8])]) -> Vec<u8> {
     zip.finish().unwrap().into_inner()
 }
 
+/// Of the types, one row has no words.
+const TYPES: &str = "missing_as_empty = [\"words\"]\n";
 const PARQUET: &str = "[[sources]]\npath = \"t.parquet\"\n[reader]\nkind = \"parquet\"\n";
 
 #[test]
@@ -556,7 +671,7 @@ fn parquet_of_all_types_in_any_packing_and_number_of_row_groups() {
     for name in ["types.parquet", "types_snappy.parquet"] {
         let home = Home::new();
         home.put("t.parquet", golden(name));
-        home.build(PARQUET).unwrap();
+        home.build(&format!("{TYPES}{PARQUET}")).unwrap();
         found.push((home.rows("train"), home.schema(), home.manifest().fingerprint));
     }
     assert_eq!(found[0], found[1]);
@@ -660,9 +775,26 @@ fn parquet_types_without_a_feature_ask_for_a_cast() {
 fn parquet_that_is_empty_mixed_or_damaged_is_told() {
     let home = Home::new();
     home.put("t.parquet", golden("empty.parquet"));
-    assert!(home.fault(PARQUET).0.contains("split `train` has no examples"));
+    // Without rows there are no examples, and that is said; a filter that leaves none is a mistake.
+    let request = home.request(PARQUET);
+    let monitor = Arc::clone(&request.monitor);
+    let outcome = build(request).unwrap();
+    assert_eq!((outcome.splits[0].examples, outcome.splits[0].shards), (0, 0));
+    let said: Vec<String> = monitor.take_notes().into_iter().map(|note| note.text).collect();
+    assert!(
+        said.iter()
+            .any(|text| text.contains("split `train` has no examples")),
+        "{said:?}"
+    );
+    assert!(
+        home.fault(&format!("filter = \"i8 > 1\"\n{PARQUET}"))
+            .0
+            .contains("split `train` has no examples")
+    );
     // A file without rows beside others does not matter.
-    let several = PARQUET.replace("t.parquet", "*.parquet");
+    let home = Home::new();
+    home.put("t.parquet", golden("empty.parquet"));
+    let several = format!("{TYPES}{}", PARQUET.replace("t.parquet", "*.parquet"));
     home.put("u.parquet", golden("types.parquet"));
     home.build(&several).unwrap();
     assert_eq!(home.manifest().splits[0].records, 7);
@@ -815,8 +947,9 @@ fn tables_in_archives_are_read_like_others() {
     ] {
         let home = Home::new();
         home.put("a.zip", zip_of(&[(member, &data)]));
+        let types = if kind == "parquet" { TYPES } else { "" };
         home.build(&format!(
-            "[[sources]]\npath = \"a.zip\"\n[reader]\nkind = \"{kind}\"\n"
+            "{types}[[sources]]\npath = \"a.zip\"\n[reader]\nkind = \"{kind}\"\n"
         ))
         .unwrap();
         assert_eq!(home.rows("train").len(), rows, "{kind}");

@@ -528,7 +528,10 @@ mod tests {
                 .into_iter()
                 .map(|(name, cell)| {
                     let (name, feature) = features.iter().find(|(other, _)| *other == name).unwrap();
-                    (name, convert::value(feature, cell, name).unwrap())
+                    (
+                        name,
+                        convert::value(feature, cell, name, convert::Lacking::Named(&[])).unwrap(),
+                    )
                 })
                 .collect();
             let mut again = Vec::new();
