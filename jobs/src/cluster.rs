@@ -110,7 +110,11 @@ impl ClusterArgs {
     /// The environment says that it is one of several, or makes no cluster: wrong usage.
     pub(crate) fn refuse_others(command: &str) -> Result<()> {
         let variables = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        match Self::default().members(&variables)? {
+        let this = Self {
+            process: variables(PROCESS_VARIABLE).and_then(|text| text.parse().ok()),
+            ..Self::default()
+        };
+        match this.members(&variables)? {
             Some(members) if members.hosts.len() > 1 => Err(Usage::of(
                 Hinted::new(
                     format!(

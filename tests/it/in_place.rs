@@ -271,7 +271,15 @@ fn splits_without_examples_of_tfds_folders_are_kept_as_such() {
     };
     for (name, layout) in [("built", ""), ("sorted", "layout = \"tfds\"\n")] {
         let recipe = format!("{layout}{source}");
-        let said = home.register(name, &recipe, &[]).expect(0).stderr;
+        let path = home.put(
+            &format!("{name}.toml"),
+            format!("format = 1\nname = \"{name}\"\n{recipe}"),
+        );
+        let said = home
+            .prep
+            .run(["register", path.to_str().unwrap()])
+            .expect(0)
+            .stderr;
         assert!(
             said.contains("split `none` has no examples") && said.contains("split `empty` has no examples"),
             "{said}"

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::features::{Encoding, Feature};
+use crate::statistics::sum::mean_of;
 use crate::value::{DType, Value as Typed};
 
 /// An example, as plain values.
@@ -171,7 +172,7 @@ fn of_integers(values: &[i128]) -> Value {
         "distinct": distinct.len(),
         "min": plain(values.iter().min()),
         "max": plain(values.iter().max()),
-        "mean": values.iter().sum::<i128>() as f64 / values.len() as f64,
+        "mean": mean_of(values.iter().sum(), values.len() as u64),
     })
 }
 

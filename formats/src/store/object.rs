@@ -199,9 +199,12 @@ pub fn has_objects(folder: &Location) -> Result<bool> {
     match first {
         Ok(found) => Ok(found.is_some()),
         Err(error) => {
-            let kind = match &error {
-                object_store::Error::NotFound { .. } => std::io::ErrorKind::NotFound,
-                _ => std::io::ErrorKind::Other,
+            // Of a list, the clients tell a bucket that is not there by the words of the answer only.
+            let is_absent = matches!(error, object_store::Error::NotFound { .. })
+                || error.to_string().contains("status code: 404");
+            let kind = match is_absent {
+                true => std::io::ErrorKind::NotFound,
+                false => std::io::ErrorKind::Other,
             };
             Err(Error::io(folder.to_string(), "list")(std::io::Error::new(
                 kind, error,

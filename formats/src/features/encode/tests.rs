@@ -58,8 +58,8 @@ fn numbers_are_stored_as_tfds_stores_them() {
         Int64(vec![-1])
     );
     assert_eq!(
-        scalar(DType::Float64, Value::Float(1e300)).unwrap(),
-        Float(vec![f32::INFINITY])
+        scalar(DType::Float64, Value::Float(0.1)).unwrap(),
+        Float(vec![0.1])
     );
     assert_eq!(
         scalar(DType::Float16, Value::Float(0.1)).unwrap(),

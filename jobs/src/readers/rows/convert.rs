@@ -112,13 +112,17 @@ pub(crate) fn value(
             _ => Remedy::Type,
         },
     };
-    let cell = single(feature, cell);
+    let cell = single(feature, cell, lacking);
     match feature {
         Feature::Optional(inner) => {
-            let is_text = matches!(**inner, Feature::Scalar { dtype: DType::String });
+            let is_text = is_text(inner);
             match cell {
                 Cell::Null => Ok(Value::Null),
                 Cell::Loose(text) if text.is_empty() && !is_text => Ok(Value::Null),
+                // What recipes call a text that may be missing takes any value, too.
+                cell if is_text && !matches!(cell, Cell::Bytes(_)) => {
+                    text(cell).map_err(|cell| misfit("a text", &cell))
+                }
                 cell => value(inner, cell, column, lacking),
             }
         }
@@ -248,6 +252,14 @@ pub(crate) fn value(
     }
 }
 
+fn is_text(feature: &Feature) -> bool {
+    match feature {
+        Feature::Text | Feature::Scalar { dtype: DType::String } => true,
+        Feature::Optional(inner) => is_text(inner),
+        _ => false,
+    }
+}
+
 /// Whether it is made of others, so that it cannot be missing itself.
 fn is_nested(feature: &Feature) -> bool {
     matches!(
@@ -270,7 +282,11 @@ pub(crate) fn plain(cell: &Cell) -> std::borrow::Cow<'_, Cell> {
 }
 
 /// Of a list of one value that value, where the feature is no list; of none nothing. So records keep single values.
-fn single(feature: &Feature, cell: Cell) -> Cell {
+fn single(feature: &Feature, cell: Cell, lacking: Lacking<'_>) -> Cell {
+    // A list of numbers that becomes a text stays a list, where it can be told from a number.
+    if matches!(lacking, Lacking::Named(_)) && matches!(cell, Cell::Tensor(..)) && is_text(feature) {
+        return cell;
+    }
     let is_single = match feature {
         Feature::Optional(inner) => matches!(**inner, Feature::Scalar { .. }),
         Feature::Text
