@@ -567,7 +567,7 @@ fn an_interrupted_export_says_how_to_go_on_and_does() {
         "mine",
         "[[sources]]\npath = \"a.jsonl\"\n[reader]\nkind = \"jsonl\"\n",
     );
-    for form in ["--parquet", "--tfds"] {
+    for (form, place) in [("--parquet", "data"), ("--tfds", "mine")] {
         let words = [form, "--shards", "4"];
         home.export("mine", "whole", &words).expect(0);
         let (output, sign) = (home.text("stopped"), home.path("held"));
@@ -587,7 +587,7 @@ fn an_interrupted_export_says_how_to_go_on_and_does() {
             said.contains("as asked\nhint: the same command goes on from here"),
             "{said}"
         );
-        assert!(!Path::new(&output).exists());
+        assert!(!home.path("stopped").join(place).exists());
         let run = home.prep.run(words.into_iter().chain(["--json"])).expect(0);
         assert_eq!(run.json().pop().unwrap()["shards_found"], 2);
         assert_same_folder(home.path("whole"), &output);

@@ -287,9 +287,7 @@ fn splits_without_examples_of_tfds_folders_are_kept_as_such() {
         assert_eq!(counts(name), counts("staying"));
         assert_eq!(home.show(name)["splits"]["none"]["shards"], 0);
         home.prep.run(["verify", name]).expect(0);
-        home.prep
-            .run(["load", name, "--split", "none", "--batch", "2", "--json"])
-            .expect(0);
+        home.prep.run(["cat", name, "--split", "none"]).expect(0);
         let again = home
             .register(name, &recipe, &["--json"])
             .expect(0)
