@@ -151,7 +151,7 @@ fn statistics_are_vouched_for_and_left_out_when_asked() {
     assert!(home.statistics().get("splits").is_none());
     let text = home.prep.run(["show", "mine"]).expect(0).stdout;
     assert!(
-        text.contains("statistics   none") && text.contains("--overwrite"),
+        text.contains("statistics   none") && text.contains("`prep register` count them"),
         "{text}"
     );
     // That is another output: asked for with, it is refused.

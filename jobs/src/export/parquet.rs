@@ -29,7 +29,7 @@ pub(crate) struct ParquetWriter<'a, W: Write + Send> {
     table: &'a Table,
     decoder: BatchDecoder,
     batch: Batch,
-    writer: ArrowWriter<W>,
+    writer: ArrowWriter<Lent<W>>,
     group_bytes: usize,
 }
 
@@ -49,8 +49,12 @@ impl<'a, W: Write + Send> ParquetWriter<'a, W> {
         Ok(Self {
             batch: decoder.new_batch(0),
             decoder,
-            writer: ArrowWriter::try_new(sink, Arc::clone(&table.schema), Some(properties.build()))
-                .map_err(own_cause)?,
+            writer: ArrowWriter::try_new(
+                Lent(Some(sink)),
+                Arc::clone(&table.schema),
+                Some(properties.build()),
+            )
+            .map_err(own_cause)?,
             table,
             group_bytes: 0,
         })
@@ -91,7 +95,29 @@ impl<'a, W: Write + Send> ParquetWriter<'a, W> {
     /// Ends the file, and gives back what it was written to.
     pub(crate) fn finish(mut self) -> Result<W> {
         self.flush()?;
-        self.writer.into_inner().map_err(own_cause)
+        // What takes the sink out of the crate's buffers would make a text of its error.
+        self.writer.finish().map_err(own_cause)?;
+        self.writer
+            .inner_mut()
+            .0
+            .take()
+            .context("the file has ended before")
+    }
+}
+
+/// What is written to, until it is taken back.
+struct Lent<W>(Option<W>);
+
+impl<W: Write> Write for Lent<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match &mut self.0 {
+            Some(sink) => sink.write(bytes),
+            None => Err(std::io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.as_mut().map_or(Ok(()), Write::flush)
     }
 }
 
