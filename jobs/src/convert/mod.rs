@@ -66,7 +66,7 @@ use crate::error::Hinted;
 use crate::explain::{Flow, Graph};
 use crate::journal::Journal;
 use crate::monitor::{Monitor, Unit};
-use crate::place::{self, Found, Maker, Place};
+use crate::place::{Look, Maker, Place, Standing};
 use crate::resources::{self, show_size};
 use crate::team::Team;
 
@@ -649,19 +649,13 @@ impl Conversion {
     }
 
     /// What is in the output's place, compared with what is asked for. Reads all inputs where everything else is the same.
-    fn standing(&self) -> Result<Standing> {
-        let look = self.place.look()?;
-        match look.found {
-            Found::Nothing => return Ok(Standing::Absent),
-            Found::Foreign(reason) => return Ok(Standing::Foreign(reason)),
-            Found::Ours => {}
-        }
-        let different = |reason: &str| {
-            Ok(Standing::Different(format!(
-                "{} is there already, and {reason}",
-                self.place
-            )))
-        };
+    fn standing(&self) -> Result<Standing<Converted>> {
+        self.place.standing(|look| self.compare(look))
+    }
+
+    /// What is there, or in what it differs from what is asked for.
+    fn compare(&self, look: &Look) -> Result<Result<Converted, String>> {
+        let different = |reason: &str| Ok(Err(reason.to_owned()));
         let text = look.read(MANIFEST_FILE)?;
         let Some(found) = text.and_then(|text| Converted::from_json(&text)) else {
             return different("was not made by `prep convert`");
@@ -682,13 +676,9 @@ impl Conversion {
         if !self.request.on_error.allows(skipped) {
             return different(&format!("was made with {skipped} damaged records left out"));
         }
-        for shard in &found.shards {
-            if !look.has(&shard.path, shard.bytes)? {
-                return different(&format!(
-                    "is damaged: {} is absent or has another size",
-                    shard.path
-                ));
-            }
+        let shards = found.shards.iter();
+        if let Some(reason) = look.damaged(shards.map(|shard| (shard.path.as_str(), shard.bytes)))? {
+            return Ok(Err(reason));
         }
         if let Some(registry) = &self.registry {
             let is_described = Registry::manifest_in(self.place.folder()).is_some_and(|there| {
@@ -725,12 +715,11 @@ impl Conversion {
         if !same {
             return different("was made from other inputs of the same names and sizes");
         }
-        Ok(Standing::Same(Box::new(found)))
+        Ok(Ok(found))
     }
 
-    fn refuse_different(&self, standing: &Standing) -> Result<()> {
+    fn refuse_different(&self, standing: &Standing<Converted>) -> Result<()> {
         match standing {
-            Standing::Foreign(reason) => Err(place::foreign(reason)),
             Standing::Different(reason) if self.registry.is_some() && self.place.local().is_none() => {
                 Err(Hinted::new(
                     reason,
@@ -739,13 +728,7 @@ impl Conversion {
                 )
                 .into())
             }
-            Standing::Different(reason) if !self.request.overwrite => Err(Hinted::new(
-                reason,
-                "give another output, or replace this one with `--overwrite`",
-            )
-            .into()),
-            Standing::Different(_) => self.place.refuse_others(),
-            _ => Ok(()),
+            standing => self.place.refuse(standing, self.request.overwrite),
         }
     }
 
@@ -1330,7 +1313,7 @@ impl Conversion {
         }
     }
 
-    fn dry_run(&self, standing: &Standing) -> ConvertOutcome {
+    fn dry_run(&self, standing: &Standing<Converted>) -> ConvertOutcome {
         let mut outcome = self.empty_outcome(ConvertStatus::Planned);
         outcome.graph = Some(self.graph());
         let mut lines = Vec::new();
@@ -1363,16 +1346,6 @@ enum Orders {
     Nothing(Box<ConvertOutcome>),
     /// The plan is in this staging folder; these shards of it are finished.
     Work { root: PathBuf, found: Vec<usize> },
-}
-
-/// What is in the output's place.
-enum Standing {
-    Absent,
-    Same(Box<Converted>),
-    /// Something that this program made, and that is replaced where that is asked for.
-    Different(String),
-    /// Something else.
-    Foreign(String),
 }
 
 /// With what comes behind it, a name has to be one of a file: 255 bytes at most.

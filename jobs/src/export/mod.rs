@@ -51,7 +51,7 @@ use crate::export::parquet::ParquetWriter;
 use crate::export::table::{NotText, Table};
 use crate::journal::{Journal, Unfinished};
 use crate::monitor::{Meter, Monitor, Unit};
-use crate::place::{self, Found, Maker, Place};
+use crate::place::{Maker, Place, Standing};
 use crate::resources::{self, show_size};
 use crate::tfds::shard_boundaries;
 
@@ -369,7 +369,7 @@ impl Export {
         {
             return Ok(self.outcome(ExportStatus::UpToDate, &splits, &exported.files));
         }
-        self.refuse(&standing)?;
+        self.place.refuse(&standing, self.request.overwrite)?;
         if self.request.dry_run {
             return Ok(self.planned(&splits, &standing));
         }
@@ -381,7 +381,8 @@ impl Export {
             staging.remove()?;
             return Ok(self.outcome(ExportStatus::UpToDate, &splits, &exported.files));
         }
-        let result = self.refuse(&standing).and_then(|()| self.work(&staging, &splits));
+        let result = self.place.refuse(&standing, self.request.overwrite);
+        let result = result.and_then(|()| self.work(&staging, &splits));
         match result {
             Ok(outcome) => {
                 staging.remove()?;
@@ -517,57 +518,29 @@ impl Export {
         })
     }
 
-    fn standing(&self, splits: &[Split<'_>]) -> Result<Standing> {
-        let look = self.place.look()?;
-        match look.found {
-            Found::Nothing => return Ok(Standing::Absent),
-            Found::Foreign(reason) => return Ok(Standing::Foreign(reason)),
-            Found::Ours => {}
-        }
-        let different = |reason: &str| {
-            Ok(Standing::Different(format!(
-                "{} is there already, and {reason}",
-                self.place
-            )))
-        };
-        let text = look.read(MANIFEST_FILE)?;
-        let Some(exported) = text.and_then(|text| Exported::from_json(&text)) else {
-            return different("was not made by `prep export`");
-        };
-        let origin = Origin::of(&self.found);
-        if exported.dataset != origin {
-            let there = &exported.dataset;
-            let what = match (&there.name, &there.version) == (&origin.name, &origin.version) {
-                true => "is of an earlier build of this version",
-                false => "is of another dataset or version",
+    fn standing(&self, splits: &[Split<'_>]) -> Result<Standing<Exported>> {
+        self.place.standing(|look| {
+            let different = |reason: &str| Ok(Err(reason.to_owned()));
+            let text = look.read(MANIFEST_FILE)?;
+            let Some(exported) = text.and_then(|text| Exported::from_json(&text)) else {
+                return different("was not made by `prep export`");
             };
-            return different(what);
-        }
-        if exported.request != self.canonical(splits) {
-            return different("was made with other options");
-        }
-        for file in &exported.files {
-            if !look.has(&file.path, file.bytes)? {
-                return different(&format!(
-                    "is damaged: {} is absent or has another size",
-                    file.path
-                ));
+            let origin = Origin::of(&self.found);
+            if exported.dataset != origin {
+                let there = &exported.dataset;
+                let is_same_version = (&there.name, &there.version) == (&origin.name, &origin.version);
+                return different(match is_same_version {
+                    true => "is of an earlier build of this version",
+                    false => "is of another dataset or version",
+                });
             }
-        }
-        Ok(Standing::Same(Box::new(exported)))
-    }
-
-    fn refuse(&self, standing: &Standing) -> Result<()> {
-        match standing {
-            Standing::Foreign(reason) => Err(place::foreign(reason)),
-            Standing::Different(reason) if !self.request.overwrite => Err(Hinted::new(
-                reason,
-                "give another output, or replace this one with `--overwrite`",
-            )
-            .into()),
-            Standing::Different(_) => self.place.refuse_others(),
-            _ => Ok(()),
-        }
+            if exported.request != self.canonical(splits) {
+                return different("was made with other options");
+            }
+            let files = exported.files.iter();
+            let damaged = look.damaged(files.map(|file| (file.path.as_str(), file.bytes)))?;
+            Ok(damaged.map_or(Ok(exported), Err))
+        })
     }
 
     fn work(&self, staging: &Staging, splits: &[Split<'_>]) -> Result<ExportOutcome> {
@@ -757,7 +730,7 @@ impl Export {
         }
     }
 
-    fn planned(&self, splits: &[Split<'_>], standing: &Standing) -> ExportOutcome {
+    fn planned(&self, splits: &[Split<'_>], standing: &Standing<Exported>) -> ExportOutcome {
         let mut outcome = self.outcome(ExportStatus::Planned, splits, &[]);
         for split in splits {
             let how = match split.is_direct {
@@ -782,16 +755,6 @@ impl Export {
 const DECIDED: &str = "decided.json";
 /// Name of the one that says what is finished.
 const JOURNAL: &str = "journal-0.jsonl";
-
-/// What is in the output's place.
-enum Standing {
-    Absent,
-    Same(Box<Exported>),
-    /// Something that this program made, and that is replaced where that is asked for.
-    Different(String),
-    /// Something else.
-    Foreign(String),
-}
 
 /// How a shard is stored.
 fn format_of(shard: &ShardManifest) -> FileFormat {

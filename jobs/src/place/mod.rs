@@ -64,6 +64,17 @@ pub(crate) struct Look {
     sizes: Option<HashMap<String, u64>>,
 }
 
+/// How what is in the place of an output compares with what is asked for.
+#[derive(Debug)]
+pub(crate) enum Standing<T> {
+    Absent,
+    Same(Box<T>),
+    /// Something that the same command made, and that is replaced where that is asked for; and why it is not the same.
+    Different(String),
+    /// Something else.
+    Foreign(String),
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
     /// No folder, an empty one, or what an upload that was killed has left.
@@ -252,6 +263,43 @@ impl Place {
         })
     }
 
+    /// What is there, where `compare` gives what our command made, or in what it differs from what is asked for.
+    ///
+    /// # Errors
+    /// A folder that cannot be listed, and those of `compare`.
+    pub(crate) fn standing<T>(
+        &self,
+        compare: impl FnOnce(&Look) -> Result<Result<T, String>>,
+    ) -> Result<Standing<T>> {
+        let look = self.look()?;
+        match look.found {
+            Found::Nothing => return Ok(Standing::Absent),
+            Found::Foreign(reason) => return Ok(Standing::Foreign(reason)),
+            Found::Ours => {}
+        }
+        Ok(match compare(&look)? {
+            Ok(same) => Standing::Same(Box::new(same)),
+            Err(reason) => Standing::Different(format!("{self} is there already, and {reason}")),
+        })
+    }
+
+    /// Refuses to replace what is there, unless it is ours alone and that is asked for.
+    ///
+    /// # Errors
+    /// As said; and a folder that cannot be listed.
+    pub(crate) fn refuse<T>(&self, standing: &Standing<T>, overwrite: bool) -> Result<()> {
+        match standing {
+            Standing::Foreign(reason) => Err(foreign(reason)),
+            Standing::Different(reason) if !overwrite => Err(Hinted::new(
+                reason,
+                "give another output, or replace this one with `--overwrite`",
+            )
+            .into()),
+            Standing::Different(_) => self.refuse_others(),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses to replace what is there, if that has files that are not ours.
     ///
     /// # Errors
@@ -319,6 +367,22 @@ impl Look {
         Ok(store::read_file(&self.folder.join(name))?)
     }
 
+    /// Which of these files, by path and size, is damaged: as the end of a sentence.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn damaged<'a>(
+        &self,
+        files: impl IntoIterator<Item = (&'a str, u64)>,
+    ) -> Result<Option<String>> {
+        for (path, bytes) in files {
+            if !self.has(path, bytes)? {
+                return Ok(Some(format!("is damaged: {path} is absent or has another size")));
+            }
+        }
+        Ok(None)
+    }
+
     /// Whether a file of the folder has this size.
     ///
     /// # Errors
@@ -376,7 +440,7 @@ fn told_by(mut names: Vec<String>, shown: &impl fmt::Display, maker: &Maker) -> 
 }
 
 /// The error about what is not ours to replace.
-pub(crate) fn foreign(reason: &str) -> anyhow::Error {
+fn foreign(reason: &str) -> anyhow::Error {
     Hinted::new(
         reason,
         "`--overwrite` replaces nothing else than what the same command has made: give another output, or remove this one yourself",
