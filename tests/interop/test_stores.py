@@ -401,6 +401,28 @@ def test_what_a_killed_append_has_left_in_a_bucket_is_in_nobodys_way(store, tmp_
     store.run("verify", "mine")
 
 
+def test_an_append_sees_that_an_object_of_a_known_name_has_another_size(store, tmp_path):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(
+        f'format = 1\nname = "mine"\n[[sources]]\nurl = "s3://{store.bucket}/raw/*.jsonl"\n[reader]\nkind = "jsonl"\n'
+    )
+    rows = put_rows(tmp_path / "rows", range(5)).read_bytes()
+    for name in ["a", "b c"]:
+        store.put(f"raw/{urllib.parse.quote(name)}.jsonl", rows)
+    store.run("register", recipe, "-q")
+    assert store.json("append", "mine", recipe)[-1]["status"] == "up to date"
+    store.put("raw/c.jsonl", rows)
+    assert store.json("append", "mine", recipe)[-1]["records_written"] == 5
+    store.put("raw/a.jsonl", rows + rows)
+    failed = store.run("append", "mine", recipe, code=1)
+    assert "raw/a.jsonl has another content" in failed.errors and f"{2 * len(rows)} bytes" in failed.errors
+    assert "prep update" in failed.errors
+    # An object which the kept recipe stands for is not added under another name.
+    store.put("raw/d.jsonl", rows)
+    failed = store.run("append", "mine", "--source", f"s3://{store.bucket}/raw/d.jsonl", code=1)
+    assert "would have the file twice" in failed.errors
+
+
 def test_of_two_appends_at_once_into_a_bucket_nothing_is_lost(store, tmp_path):
     recipe = tmp_path / "mine.toml"
     recipe.write_text('format = 1\nname = "mine"\n[[sources]]\npath = "a.jsonl"\n[reader]\nkind = "jsonl"\n')

@@ -378,14 +378,20 @@ fn words_that_name_nothing_are_told() {
         .expect(0);
     let mark = output.join("prep_convert.json");
     let before = fs::read(&mark).unwrap();
-    for name in ["prep_convert.json", "features.json"] {
+    for name in ["prep_convert.json", "new.json"] {
         let report = output.join(name);
         let told = home
             .run(&["register", "mine.toml", "--report", report.to_str().unwrap()])
             .expect(2)
             .stderr;
-        assert!(told.contains("describes an output"), "{told}");
+        assert!(told.contains("is inside of the output"), "{told}");
     }
+    // Nor are rows, which begin as a report does.
+    let told = home
+        .run(&["register", "mine.toml", "--report", "data/a.jsonl"])
+        .expect(1)
+        .stderr;
+    assert!(told.contains("is not one JSON value"), "{told}");
     assert_eq!(fs::read(&mark).unwrap(), before);
 }
 

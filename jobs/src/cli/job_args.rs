@@ -1,6 +1,6 @@
 //! What `build` and `convert` have in common: the flags of a job, and running it in sight of the user.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -383,12 +383,10 @@ fn check_place(what: &str, path: &Path) -> Result<()> {
             folder.display()
         );
     }
-    if path
-        .file_name()
-        .is_some_and(|name| ours::describes(&name.to_string_lossy()))
-    {
+    if let Some(output) = ours::output_around(path) {
         return Err(Usage(format!(
-            "`--{what} {shown}` has the name of a file that describes an output: give another one"
+            "`--{what} {shown}` is inside of the output {}, which has nothing but what was asked for: give another place",
+            output.display()
         ))
         .into());
     }
@@ -399,14 +397,18 @@ fn check_place(what: &str, path: &Path) -> Result<()> {
             .and_then(|_| std::fs::remove_file(path))
             .with_context(|| format!("could not write the {what} {shown}"))?;
     } else if path.is_file() {
-        let mut first = [0];
-        let mut file = std::fs::File::open(path).with_context(|| format!("could not open {shown}"))?;
-        let count = file
-            .read(&mut first)
-            .with_context(|| format!("could not read {shown}"))?;
-        if count > 0 && !matches!(first[0], b'{' | b'[') {
+        let file = std::fs::File::open(path).with_context(|| format!("could not open {shown}"))?;
+        let length = file
+            .metadata()
+            .with_context(|| format!("could not read {shown}"))?
+            .len();
+        // To the first thing that is none: of JSON Lines, to the second line.
+        let is_json = || serde_json::from_reader::<_, serde::de::IgnoredAny>(io::BufReader::new(file));
+        if length > 0 && is_json().is_err() {
             return Err(Hinted::new(
-                format!("could not write the {what} {shown}: another file is there, which is not JSON"),
+                format!(
+                    "could not write the {what} {shown}: another file is there, which is not one JSON value"
+                ),
                 format!("give another name, or remove {shown}"),
             )
             .into());
@@ -571,7 +573,7 @@ mod tests {
         assert!(!at("new").exists());
         check_place("report", Path::new("/dev/null")).unwrap();
         for (path, reason) in [
-            (at("input"), "is not JSON"),
+            (at("input"), "is not one JSON value"),
             (at("absent/report"), "there is no folder"),
             (folder.path().to_owned(), "it is a folder"),
             (PathBuf::from("/proc/report"), "could not write the report"),

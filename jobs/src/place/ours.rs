@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use prep_catalog::manifest::{MANIFEST_FILE, Manifest, ShardManifest};
@@ -24,6 +24,15 @@ pub(crate) fn describes(name: &str) -> bool {
         MANIFEST_FILE,
     ];
     names.contains(&name) || (name.ends_with(".labels.txt") && !name.contains('/'))
+}
+
+/// The output that a file would lie in: the nearest folder above it that has a mark.
+pub(crate) fn output_around(path: &Path) -> Option<PathBuf> {
+    let marks = [MANIFEST_FILE, convert::MANIFEST_FILE, export::MANIFEST_FILE];
+    let path = convert::canonical(path);
+    let mut above = path.ancestors().skip(1);
+    let output = above.find(|folder| marks.iter().any(|mark| folder.join(mark).is_file()))?;
+    Some(output.to_owned())
 }
 
 /// The files of a version's folder that its manifest lists.
