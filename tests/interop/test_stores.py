@@ -175,7 +175,7 @@ def test_a_dataset_is_built_into_a_bucket_and_used_from_there(store, tmp_path):
     assert orders[0] == orders[1]
     store.run("load", "cifar10", "--batch", "7", "--seed", "3", "--threads", "2")
     reports = store.json("verify", "cifar10")
-    assert all(report["ok"] for report in reports) and len(reports) == sum(s["shards"] for s in outcome["splits"].values()) + 1
+    assert all(report["ok"] for report in reports) and len(reports) == sum(s["shards"] for s in outcome["splits"].values()) + 3
     # Damage in the bucket is found.
     shard = prefix + next(name for name in names if "test" in name)
     data = bytearray(store.get(shard))
