@@ -325,6 +325,11 @@ impl Dataset {
         }
     }
 
+    /// What becomes of pictures.
+    pub fn images(&self) -> Images {
+        self.inner.images
+    }
+
     /// The dataset with another limit of shards kept open, at least 1. Default 4,096.
     ///
     /// A thread that reads keeps up to 64 more at hand.

@@ -110,6 +110,30 @@ impl Dealing {
         Some(self.steps(rest) + later * self.steps_per_epoch())
     }
 
+    /// The position after some more steps, or the end. O(1).
+    pub fn skip(&self, position: u64, steps: u64) -> u64 {
+        let Some(before) = steps.checked_sub(1).filter(|_| self.records > 0) else {
+            return position;
+        };
+        let end = self.num_epochs.map_or(MAX_POSITION, |epochs| {
+            epochs.saturating_mul(self.records).min(MAX_POSITION)
+        });
+        // Where the last of them begins: in this epoch, or after its rest and some whole epochs.
+        let rest = self.records - position % self.records;
+        let own = self.steps(rest);
+        let start = match before.checked_sub(own) {
+            None => u128::from(position) + u128::from(before) * u128::from(self.global_batch_size()),
+            Some(later) => {
+                let each = self.steps_per_epoch().max(1);
+                let epochs = u128::from(later / each) * u128::from(self.records);
+                let within = u128::from(later % each) * u128::from(self.global_batch_size());
+                u128::from(position + rest) + epochs + within
+            }
+        };
+        let start = u64::try_from(start).unwrap_or(u64::MAX).min(end);
+        self.step(start).map_or(start, |step| step.global.end)
+    }
+
     fn steps(&self, records: u64) -> u64 {
         if self.drop_remainder {
             records / self.global_batch_size()
@@ -272,6 +296,26 @@ mod tests {
             prop_assert_eq!(seen, expected);
             prop_assert!(hosts.iter().all(|host| host.len() == hosts[0].len()));
             prop_assert_eq!(dealing(0).steps_from(start), Some(hosts[0].len() as u64));
+        }
+
+        /// Going past steps at once is as going past them one by one.
+        #[test]
+        fn skipping_is_stepping(
+            records in 0u64..60, batch_size in 1u64..9, shard_count in 1u64..4, drop_remainder: bool, start in 0u64..200, count in 0u64..60,
+        ) {
+            let dealing = Dealing {
+                records, batch_size, shard_index: 0, shard_count, drop_remainder, num_epochs: Some(3),
+            };
+            let all = steps(&dealing, start);
+            let wanted = match count {
+                0 => start,
+                count if count <= all.len() as u64 => all[count as usize - 1].global.end,
+                _ => dealing.skip(start, count),
+            };
+            prop_assert_eq!(dealing.skip(start, count), wanted);
+            if count > all.len() as u64 {
+                prop_assert_eq!(dealing.step(wanted), None);
+            }
         }
 
         /// Global batches depend on the product of hosts and rows only.

@@ -442,6 +442,19 @@ impl Element {
         self.fields.iter().map(|(name, value)| (&**name, value))
     }
 
+    /// Names and values in order, the names to be shared.
+    pub(crate) fn shared_fields(&self) -> &[(Arc<str>, Value)] {
+        &self.fields
+    }
+
+    /// Adds the values of another element, whose names are others.
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.fields.append(&mut other.fields);
+        if self.origin.is_none() {
+            self.origin = other.origin;
+        }
+    }
+
     /// Names in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|(name, _)| &**name)
@@ -581,6 +594,24 @@ impl ElementSpec {
     /// Whether there is no field.
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
+    }
+
+    /// What two specs with the same names, dtypes and ranks have in common: sizes that differ vary. `None` for others.
+    pub(crate) fn common(&self, other: &Self) -> Option<Self> {
+        let fields = self.iter().map(|field| {
+            let other = other.get(&field.name)?;
+            let fits = field.dtype == other.dtype && field.shape.len() == other.shape.len();
+            let sizes = field.shape.iter().zip(&other.shape);
+            fits.then(|| ColumnSpec {
+                shape: sizes.map(|(own, other)| own.filter(|_| own == other)).collect(),
+                optional: field.optional || other.optional,
+                ..field.clone()
+            })
+        });
+        let fields: Option<Vec<ColumnSpec>> = fields.collect();
+        fields
+            .filter(|fields| fields.len() == other.len())
+            .map(|fields| Self { fields })
     }
 
     /// The same with one more dimension in front of each field.

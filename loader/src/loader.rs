@@ -8,21 +8,20 @@
 //! Threads start with the first batch that is asked for and end when the loader is dropped, the stream is over, or a batch failed.
 //! After a fork the child starts its own, from where the consumer stands.
 
-use std::any::Any;
-use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use prep_formats::columns::ColumnSpec;
+use prep_formats::columns::{ColumnSpec, Images};
 
 use crate::batch::{Buffers, Pool, PooledBatch, batch_bytes};
 use crate::damage::OnDamage;
 use crate::dataset::{Dataset, ReadContext};
 use crate::deal::Step;
+use crate::engine::{Claim, Done, Engine, Limits, Work, panic_message};
 use crate::error::{Error, Result};
 use crate::metrics::{Counters, Delivered, LoadMetrics};
 use crate::options::LoadOptions;
@@ -32,7 +31,7 @@ use crate::state::State;
 /// Rows that a batch has room for before any is decoded; more grows as rows come.
 const MAX_ROOM: u64 = 4_096;
 /// Threads above this are refused: a slip of the keyboard.
-const MAX_THREADS: usize = 4_096;
+pub(crate) const MAX_THREADS: usize = 4_096;
 
 /// A stream of batches: decoded ahead by threads, delivered in order, resumable anywhere.
 ///
@@ -49,9 +48,7 @@ pub struct Loader {
     prefetch: usize,
     prefetch_bytes: u64,
     specs: Vec<ColumnSpec>,
-    engine: Option<Engine>,
-    /// For loading in the caller's thread.
-    context: Option<ReadContext>,
+    engine: Option<Engine<LoadWork>>,
     failed: bool,
     on_damage: OnDamage,
     delivered: Delivered,
@@ -60,7 +57,7 @@ pub struct Loader {
 /// How a batch is made.
 struct Recipe {
     columns: Option<Vec<String>>,
-    decode_images: bool,
+    images: Images,
     skips: bool,
     profile: bool,
     pool: Arc<Pool>,
@@ -70,37 +67,55 @@ struct Recipe {
     panic_at: Option<u64>,
 }
 
-/// Threads at work on a stream.
-struct Engine {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-    process: u32,
-}
-
-struct Shared {
-    queue: Mutex<Queue>,
-    /// For threads: there may be a step to claim, or the end.
-    work: Condvar,
-    /// For the consumer: a batch may be ready, or the end.
-    ready: Condvar,
-    stop: AtomicBool,
-}
-
-struct Queue {
-    /// Stands where the next claim begins.
+/// Makes the batches of a plan.
+struct LoadWork {
+    dataset: Dataset,
+    /// For the indices of steps, wherever it stands.
     plan: Plan,
-    /// One slot a step that was claimed and not delivered, in order.
-    slots: VecDeque<Option<Result<PooledBatch>>>,
-    /// Steps delivered: the number of the first slot.
-    delivered: u64,
-    /// No more steps are claimed: the stream is over, or a batch failed.
-    closed: bool,
-    /// Bytes of batches in slots.
-    bytes: u64,
-    /// Bytes of the batch that was made last.
-    batch_bytes: u64,
-    prefetch: usize,
-    prefetch_bytes: u64,
+    recipe: Arc<Recipe>,
+}
+
+/// What a thread keeps.
+#[derive(Default)]
+struct Local {
+    context: Option<ReadContext>,
+    plan: Option<Plan>,
+}
+
+impl Work for LoadWork {
+    type Cursor = Plan;
+    type Task = Step;
+    type Item = PooledBatch;
+    type Side = Infallible;
+    type Local = Local;
+
+    fn claim(&self, plan: &mut Plan, room: bool) -> Claim<Step> {
+        if !room {
+            return Claim::Wait;
+        }
+        plan.next_step().map_or(Claim::End, Claim::Item)
+    }
+
+    fn run(&self, step: Step, local: &mut Local, stop: &Arc<AtomicBool>) -> Option<Done<Self>> {
+        let plan = local.plan.get_or_insert_with(|| self.plan.clone());
+        let made = guarded(&step, || {
+            self.recipe
+                .make(&self.dataset, plan, &step, &mut local.context, stop)
+        });
+        made.transpose().map(Done::Item)
+    }
+
+    fn absorb(&self, _: &mut Plan, side: Infallible) {
+        match side {}
+    }
+
+    fn waited(&self, time: Duration) {
+        Counters::add(&self.recipe.counters.room_wait, time);
+    }
+
+    fn bytes(&self, batch: &PooledBatch) -> u64 {
+        batch_bytes(batch)
+    }
 }
 
 impl Dataset {
@@ -110,6 +125,12 @@ impl Dataset {
     /// As [`plan`](Self::plan); columns that are not there.
     pub fn load(&self, options: LoadOptions) -> Result<Loader> {
         let plan = self.plan(&options)?;
+        let images = options.decode_images.into();
+        self.load_planned(plan, options, images)
+    }
+
+    /// Opens the stream of a plan.
+    pub(crate) fn load_planned(&self, plan: Plan, options: LoadOptions, images: Images) -> Result<Loader> {
         let num_threads = options
             .num_threads
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
@@ -119,14 +140,14 @@ impl Dataset {
             )));
         }
         let prefetch = options.prefetch.unwrap_or(2 * num_threads).max(1);
-        let context = self.read_context(options.columns.as_deref(), options.decode_images)?;
+        let context = self.read_context(options.columns.as_deref(), images)?;
         Ok(Loader {
             dataset: self.clone(),
             plan,
             specs: context.specs().to_vec(),
             recipe: Arc::new(Recipe {
                 columns: options.columns,
-                decode_images: options.decode_images,
+                images,
                 skips: options.on_damage.skips(),
                 profile: options.profile,
                 pool: Arc::new(Pool::new(prefetch.saturating_add(num_threads + 2))),
@@ -138,7 +159,6 @@ impl Dataset {
             prefetch,
             prefetch_bytes: options.prefetch_bytes,
             engine: None,
-            context: Some(context.with(options.on_damage.skips(), options.profile)),
             failed: false,
             on_damage: options.on_damage,
             delivered: Delivered::default(),
@@ -157,16 +177,14 @@ impl Loader {
     pub fn next_batch(&mut self) -> Result<Option<PooledBatch>> {
         let began = Instant::now();
         self.delivered.began.get_or_insert(began);
-        let result = if self.num_threads == 0 {
-            self.make_here()
-        } else {
-            self.start().and_then(|()| match &self.engine {
-                Some(engine) => {
-                    self.delivered.ready += engine.shared.num_ready();
-                    engine.shared.take()
-                }
-                None => Ok(None),
-            })
+        let result = match self.start() {
+            Ok(engine) => {
+                let ready = engine.num_ready();
+                let result = engine.take();
+                self.delivered.ready += ready;
+                result
+            }
+            Err(error) => Err(error),
         };
         self.delivered.wait += began.elapsed();
         let result = result.and_then(|batch| self.count(batch));
@@ -228,16 +246,9 @@ impl Loader {
     /// # Errors
     /// Threads that cannot be started.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool> {
-        if self.num_threads == 0 {
-            return Ok(true);
-        }
-        self.start()?;
         let began = Instant::now();
         self.delivered.began.get_or_insert(began);
-        let is_ready = self
-            .engine
-            .as_ref()
-            .is_none_or(|engine| engine.shared.wait(timeout));
+        let is_ready = self.start()?.wait(timeout);
         self.delivered.wait += began.elapsed();
         Ok(is_ready)
     }
@@ -278,41 +289,31 @@ impl Loader {
         self.plan.dealing().batch_size
     }
 
+    /// Threads that load.
+    pub(crate) fn num_threads(&self) -> usize {
+        self.num_threads
+    }
+
+    /// Goes on from a position.
+    pub(crate) fn go_to(&mut self, position: u64) {
+        self.stop();
+        self.plan.set_position(position);
+    }
+
     /// Stops the threads and lets go of batches made ahead. The stream can be gone on with: they start anew.
     pub fn stop(&mut self) {
         self.engine = None;
     }
 
-    fn make_here(&mut self) -> Result<Option<PooledBatch>> {
-        let before = self.plan.sample_position();
-        let Some(step) = self.plan.next_step() else {
-            return Ok(None);
-        };
-        // The position moves when the batch is handed over.
-        self.plan.set_position(before);
-        let Self {
-            dataset,
-            plan,
-            recipe,
-            context,
-            ..
-        } = self;
-        let never = AtomicBool::new(false);
-        guarded(&step, || recipe.make(dataset, plan, &step, context, &never))
-    }
-
-    fn start(&mut self) -> Result<()> {
-        let process = std::process::id();
-        if let Some(engine) = &self.engine {
-            if engine.process == process {
-                return Ok(());
-            }
+    /// The engine, started where there is none of this process.
+    fn start(&mut self) -> Result<&mut Engine<LoadWork>> {
+        if self.engine.as_ref().is_some_and(|engine| !engine.is_ours()) {
             // A child of a fork: the threads are the parent's, and a lock may be held by one that is not here. Leave all that alone.
-            std::mem::forget(self.engine.take());
+            self.engine = None;
             let limit = self.prefetch.saturating_add(self.num_threads + 2);
             self.recipe = Arc::new(Recipe {
                 columns: self.recipe.columns.clone(),
-                decode_images: self.recipe.decode_images,
+                images: self.recipe.images,
                 skips: self.recipe.skips,
                 profile: self.recipe.profile,
                 pool: Arc::new(Pool::new(limit)),
@@ -321,44 +322,31 @@ impl Loader {
                 panic_at: self.recipe.panic_at,
             });
         }
-        let shared = Arc::new(Shared {
-            queue: Mutex::new(Queue {
-                plan: self.plan.clone(),
-                slots: VecDeque::new(),
-                delivered: 0,
-                closed: false,
-                bytes: 0,
-                batch_bytes: 0,
-                prefetch: self.prefetch,
-                prefetch_bytes: self.prefetch_bytes,
-            }),
-            work: Condvar::new(),
-            ready: Condvar::new(),
-            stop: AtomicBool::new(false),
-        });
-        let mut engine = Engine {
-            shared: Arc::clone(&shared),
-            threads: Vec::with_capacity(self.num_threads),
-            process,
+        let engine = match self.engine.take() {
+            Some(engine) => engine,
+            None => {
+                let work = LoadWork {
+                    dataset: self.dataset.clone(),
+                    plan: self.plan.clone(),
+                    recipe: Arc::clone(&self.recipe),
+                };
+                let limits = Limits {
+                    prefetch: self.prefetch,
+                    prefetch_bytes: self.prefetch_bytes,
+                };
+                let mut engine = Engine::new(work, self.plan.clone(), limits);
+                // More threads than batches to come would only wait.
+                let useful = self.plan.remaining().map_or(self.num_threads, |steps| {
+                    usize::try_from(steps)
+                        .map_or(self.num_threads, |steps| steps.max(1).min(self.num_threads))
+                });
+                for _ in 0..useful {
+                    engine.start_thread()?;
+                }
+                engine
+            }
         };
-        // More threads than batches to come would only wait.
-        let useful = self.plan.remaining().map_or(self.num_threads, |steps| {
-            usize::try_from(steps).map_or(self.num_threads, |steps| steps.clamp(1, self.num_threads))
-        });
-        for number in 0..useful {
-            let (shared, dataset, recipe) = (
-                Arc::clone(&shared),
-                self.dataset.clone(),
-                Arc::clone(&self.recipe),
-            );
-            let thread = std::thread::Builder::new()
-                .name(format!("prep-load-{number}"))
-                .spawn(move || shared.work(&dataset, &recipe))
-                .map_err(Error::Thread)?;
-            engine.threads.push(thread);
-        }
-        self.engine = Some(engine);
-        Ok(())
+        Ok(self.engine.insert(engine))
     }
 }
 
@@ -386,25 +374,6 @@ impl fmt::Debug for Loader {
     }
 }
 
-impl Drop for Engine {
-    fn drop(&mut self) {
-        if self.process != std::process::id() {
-            // A child of a fork: there are no threads to stop, and one of the parent's may hold the lock for ever. Nor are the batches
-            // dropped, whose pool has a lock too.
-            std::mem::forget(Arc::clone(&self.shared));
-            return;
-        }
-        self.shared.stop.store(true, Ordering::Relaxed);
-        // With the lock held, so that no thread is between its look at the flag and its sleep.
-        drop(self.shared.lock());
-        self.shared.work.notify_all();
-        for thread in self.threads.drain(..) {
-            // A panic outside a batch has nothing to be delivered to; batches catch their own.
-            let _ = thread.join();
-        }
-    }
-}
-
 impl Recipe {
     /// Makes the batch of a step. `None`: `stop` was set.
     fn make(
@@ -419,7 +388,7 @@ impl Recipe {
         let mut own = match context.take() {
             Some(own) => own,
             None => dataset
-                .read_context(self.columns.as_deref(), self.decode_images)?
+                .read_context(self.columns.as_deref(), self.images)?
                 .with(self.skips, self.profile),
         };
         let began = Instant::now();
@@ -461,143 +430,13 @@ fn guarded<T>(step: &Step, work: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "it has no message".to_string())
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What a thread does.
-    fn work(&self, dataset: &Dataset, recipe: &Recipe) {
-        let mut context = None;
-        let mut plan = None;
-        while let Some((number, step)) = self.claim(&mut plan, &recipe.counters) {
-            let Some(plan) = &mut plan else {
-                return;
-            };
-            let made = guarded(&step, || {
-                recipe.make(dataset, plan, &step, &mut context, &self.stop)
-            });
-            let item = match made.transpose() {
-                Some(item) => item,
-                // Stopped.
-                None => return,
-            };
-            self.put(number, item);
-        }
-    }
-
-    /// The next step to make, when there is room for it. `None`: there is nothing more to do. Gives a thread its own plan, for indices.
-    fn claim(&self, plan: &mut Option<Plan>, counters: &Counters) -> Option<(u64, Step)> {
-        let mut queue = self.lock();
-        loop {
-            if queue.closed || self.stop.load(Ordering::Relaxed) {
-                return None;
-            }
-            if queue.has_room() {
-                let Some(step) = queue.plan.next_step() else {
-                    queue.closed = true;
-                    drop(queue);
-                    self.ready.notify_all();
-                    self.work.notify_all();
-                    return None;
-                };
-                if plan.is_none() {
-                    *plan = Some(queue.plan.clone());
-                }
-                let number = queue.delivered + queue.slots.len() as u64;
-                queue.slots.push_back(None);
-                return Some((number, step));
-            }
-            let began = Instant::now();
-            queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            Counters::add(&counters.room_wait, began.elapsed());
-        }
-    }
-
-    fn put(&self, number: u64, item: Result<PooledBatch>) {
-        let mut queue = self.lock();
-        match &item {
-            Ok(batch) => {
-                let bytes = batch_bytes(batch);
-                queue.bytes += bytes;
-                queue.batch_bytes = bytes;
-            }
-            // Nothing after it is delivered.
-            Err(_) => queue.closed = true,
-        }
-        let slot = (number - queue.delivered) as usize;
-        queue.slots[slot] = Some(item);
-        drop(queue);
-        self.ready.notify_all();
-    }
-
-    /// Whether the consumer has something to take, be it the end.
-    fn is_ready(queue: &Queue) -> bool {
-        match queue.slots.front() {
-            Some(slot) => slot.is_some(),
-            None => queue.closed,
-        }
-    }
-
-    /// Batches that the consumer may take without waiting.
-    fn num_ready(&self) -> u64 {
-        self.lock().slots.iter().take_while(|slot| slot.is_some()).count() as u64
-    }
-
-    fn take(&self) -> Result<Option<PooledBatch>> {
-        let mut queue = self.lock();
-        while !Self::is_ready(&queue) {
-            queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-        let Some(Some(item)) = queue.slots.pop_front() else {
-            return Ok(None);
-        };
-        queue.delivered += 1;
-        if let Ok(batch) = &item {
-            queue.bytes -= batch_bytes(batch);
-        }
-        drop(queue);
-        self.work.notify_all();
-        item.map(Some)
-    }
-
-    fn wait(&self, timeout: Duration) -> bool {
-        let deadline = Instant::now() + timeout;
-        let mut queue = self.lock();
-        while !Self::is_ready(&queue) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            let waited = self.ready.wait_timeout(queue, left);
-            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
-    }
-}
-
-impl Queue {
-    /// Whether one more batch may be made ahead. Those being made count as the last one did.
-    fn has_room(&self) -> bool {
-        let making = self.slots.iter().filter(|slot| slot.is_none()).count() as u64;
-        let bytes = self.bytes + making * self.batch_bytes;
-        self.slots.is_empty() || (self.slots.len() < self.prefetch && bytes < self.prefetch_bytes)
-    }
-}
-
 #[cfg(test)]
 impl Loader {
     /// Makes the batch that begins at a position panic.
     pub(crate) fn panic_at(&mut self, position: u64) {
         self.recipe = Arc::new(Recipe {
             columns: self.recipe.columns.clone(),
-            decode_images: self.recipe.decode_images,
+            images: self.recipe.images,
             skips: self.recipe.skips,
             profile: self.recipe.profile,
             pool: Arc::clone(&self.recipe.pool),
@@ -608,7 +447,7 @@ impl Loader {
 
     /// What the threads share, while they run.
     pub(crate) fn shared_by(&self) -> Option<std::sync::Weak<impl Sized + use<>>> {
-        self.engine.as_ref().map(|engine| Arc::downgrade(&engine.shared))
+        self.engine.as_ref().map(|engine| Arc::downgrade(engine.shared()))
     }
 
     pub(crate) fn pool(&self) -> Arc<Pool> {
@@ -617,8 +456,6 @@ impl Loader {
 
     /// Batches made or being made ahead of the consumer.
     pub(crate) fn made_ahead(&self) -> usize {
-        self.engine
-            .as_ref()
-            .map_or(0, |engine| engine.shared.lock().slots.len())
+        self.engine.as_ref().map_or(0, Engine::made_ahead)
     }
 }

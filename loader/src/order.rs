@@ -152,6 +152,10 @@ enum Shuffle {
 }
 
 impl EpochOrder {
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// The index at an offset of the epoch.
     ///
     /// # Panics

@@ -39,13 +39,22 @@ impl Permutation {
     /// # Panics
     /// If `length` is above 2^63: a caller's bug.
     pub fn new(seed: u64, epoch: u64, length: u64) -> Self {
+        Self::tagged(seed, epoch, length, b"shuffle\0")
+    }
+
+    /// The permutation inside a window, of another key stream: ORDER.md, section 13.
+    pub(crate) fn windowed(seed: u64, window: u64, length: u64) -> Self {
+        Self::tagged(seed, window, length, b"window\0\0")
+    }
+
+    fn tagged(seed: u64, number: u64, length: u64, tag: &[u8; 8]) -> Self {
         assert!(
             length <= MAX_LENGTH,
             "length {length} is above 2^63; callers check it"
         );
         let num_rounds = num_rounds(length);
         let mut keys = [0; MAX_ROUNDS];
-        let mut stream = key_stream(seed, epoch, length);
+        let mut stream = key_stream(seed, number, length, tag);
         for key in &mut keys[..num_rounds] {
             *key = stream.next_u64();
         }
@@ -109,12 +118,12 @@ fn sides(length: u64) -> (u64, u64) {
     (a, if a % 2 == 1 && b % 2 == 1 { b + 1 } else { b })
 }
 
-fn key_stream(seed: u64, epoch: u64, length: u64) -> ChaCha20Rng {
+fn key_stream(seed: u64, number: u64, length: u64, tag: &[u8; 8]) -> ChaCha20Rng {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
-    key[8..16].copy_from_slice(&epoch.to_le_bytes());
+    key[8..16].copy_from_slice(&number.to_le_bytes());
     key[16..24].copy_from_slice(&length.to_le_bytes());
-    key[24..].copy_from_slice(b"shuffle\0");
+    key[24..].copy_from_slice(tag);
     ChaCha20Rng::from_seed(key)
 }
 

@@ -1,7 +1,7 @@
 //! What the next batches of a host are, without reading a record.
 
 use crate::dataset::Dataset;
-use crate::deal::{Dealing, Step};
+use crate::deal::{Dealing, MAX_POSITION, Step};
 use crate::error::Result;
 use crate::options::LoadOptions;
 use crate::order::{EpochOrder, ORDER_VERSION, Sequence};
@@ -82,6 +82,23 @@ impl Dataset {
 }
 
 impl Plan {
+    /// The same stream with batches that cross epochs: `repeat` before `batch`. `None`: without end.
+    pub(crate) fn across_epochs(mut self, num_epochs: Option<u64>) -> Result<Self> {
+        let records = self.dealing.records;
+        self.dealing.records = num_epochs
+            .map_or(Some(MAX_POSITION), |epochs| records.checked_mul(epochs))
+            .unwrap_or(MAX_POSITION);
+        self.dealing.num_epochs = Some(1);
+        self.dealing.check()?;
+        Ok(self)
+    }
+
+    /// Begins at a position.
+    pub(crate) fn begin_at(&mut self, position: u64) {
+        self.start = position;
+        self.position = position;
+    }
+
     /// Goes on to the next batch. `None`: the stream has ended.
     pub fn next_step(&mut self) -> Option<Step> {
         let step = self.dealing.step(self.position)?;

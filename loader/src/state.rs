@@ -61,24 +61,7 @@ impl State {
     /// # Errors
     /// Not JSON, a missing or ill-typed field, a newer format, a position beyond 2^63.
     pub fn from_json(text: &str) -> Result<Self> {
-        // The versions first: a newer format may have other fields.
-        #[derive(Deserialize)]
-        struct Versions {
-            format: u32,
-            order_version: u32,
-        }
-        let unreadable = |error: serde_json::Error| Error::State(format!("{error}"));
-        let versions: Versions = serde_json::from_str(text).map_err(unreadable)?;
-        for (what, found, known) in [
-            ("format", versions.format, STATE_FORMAT),
-            ("order_version", versions.order_version, ORDER_VERSION),
-        ] {
-            if found != known {
-                return Err(Error::State(format!(
-                    "its `{what}` is {found}, this version reads {known}; use the version of Prep that saved it"
-                )));
-            }
-        }
+        check_versions(text)?;
         let state: Self = serde_json::from_str(text).map_err(unreadable)?;
         if state.sample_position > MAX_POSITION {
             return Err(Error::State(format!(
@@ -159,6 +142,31 @@ impl State {
 
 fn short(fingerprint: &str) -> &str {
     fingerprint.get(..16).unwrap_or(fingerprint)
+}
+
+/// That this version can read a state. Looked at first: a newer format may have other fields.
+pub(crate) fn check_versions(text: &str) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Versions {
+        format: u32,
+        order_version: u32,
+    }
+    let versions: Versions = serde_json::from_str(text).map_err(unreadable)?;
+    for (what, found, known) in [
+        ("format", versions.format, STATE_FORMAT),
+        ("order_version", versions.order_version, ORDER_VERSION),
+    ] {
+        if found != known {
+            return Err(Error::State(format!(
+                "its `{what}` is {found}, this version reads {known}; use the version of Prep that saved it"
+            )));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn unreadable(error: serde_json::Error) -> Error {
+    Error::State(error.to_string())
 }
 
 /// The hash over the stages that decide a stream, one a line.

@@ -40,6 +40,109 @@ pub trait Transform: Send + Sync {
     fn apply(&self, element: Element, generator: &mut Generator) -> Result<Element>;
 }
 
+/// A function of the caller's as a transform: see [`function`] and [`random_function`].
+#[derive(Clone)]
+pub struct Function<F> {
+    name: String,
+    parameters: String,
+    is_random: bool,
+    spec: Option<ElementSpec>,
+    apply: F,
+}
+
+/// Makes a transform of a function. `name` stands for it in states, with [`Function::parameters`].
+///
+/// # Examples
+/// ```
+/// use prep_loader::MapDataset;
+/// use prep_loader::element::Array;
+/// use prep_loader::transform::function;
+///
+/// let doubled = MapDataset::range(3)?.map(function("double", |mut element| {
+///     let value: i64 = element.array("value")?.item().unwrap_or(0);
+///     element.set("value", Array::scalar(2 * value));
+///     Ok(element)
+/// }))?;
+/// assert_eq!(doubled.get(2)?.unwrap().array("value")?.item::<i64>(), Some(4));
+/// # Ok::<(), prep_loader::Error>(())
+/// ```
+pub fn function(
+    name: &str,
+    apply: impl Fn(Element) -> Result<Element> + Send + Sync,
+) -> Function<impl Fn(Element, &mut Generator) -> Result<Element> + Send + Sync> {
+    Function {
+        name: name.to_string(),
+        parameters: String::new(),
+        is_random: false,
+        spec: None,
+        apply: move |element, _: &mut Generator| apply(element),
+    }
+}
+
+/// Makes a transform of a function that draws random numbers.
+pub fn random_function<F>(name: &str, apply: F) -> Function<F>
+where
+    F: Fn(Element, &mut Generator) -> Result<Element> + Send + Sync,
+{
+    Function {
+        name: name.to_string(),
+        parameters: String::new(),
+        is_random: true,
+        spec: None,
+        apply,
+    }
+}
+
+impl<F> Function<F> {
+    /// What the function's result depends on beside the element, for the pipeline's text. Default: nothing.
+    #[must_use]
+    pub fn parameters(mut self, parameters: impl Into<String>) -> Self {
+        self.parameters = parameters.into();
+        self
+    }
+
+    /// What it makes. Default: what it is given.
+    #[must_use]
+    pub fn spec(mut self, spec: ElementSpec) -> Self {
+        self.spec = Some(spec);
+        self
+    }
+}
+
+impl<F> Transform for Function<F>
+where
+    F: Fn(Element, &mut Generator) -> Result<Element> + Send + Sync,
+{
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn parameters(&self) -> String {
+        self.parameters.clone()
+    }
+
+    fn is_random(&self) -> bool {
+        self.is_random
+    }
+
+    fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
+        Ok(self.spec.clone().unwrap_or_else(|| input.clone()))
+    }
+
+    fn apply(&self, element: Element, generator: &mut Generator) -> Result<Element> {
+        (self.apply)(element, generator)
+    }
+}
+
+impl<F> fmt::Debug for Function<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Function")
+            .field("name", &self.name)
+            .field("parameters", &self.parameters)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Random numbers keyed by seed, stage and sample position, and by nothing else: ORDER.md, section 9. Costs nothing until it is asked.
 ///
 /// # Examples

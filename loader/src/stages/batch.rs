@@ -1,0 +1,577 @@
+//! Several elements to one, with a dimension more.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prep_formats::value::DType;
+
+use super::{Cursor, ENDLESS, Facts, Item, IterStage, Machine, MapStage, Parent, Stream, Text, guarded};
+use crate::element::{Array, Element, ElementSpec, Value};
+use crate::error::{Error, Result};
+
+/// What a function of the caller's makes of the elements of a batch.
+pub(crate) type Combine = dyn Fn(Vec<Element>) -> Result<Element> + Send + Sync;
+
+/// How elements become a batch.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Stacking {
+    /// Arrays of the same shape are stacked; others are an error.
+    #[default]
+    Equal,
+    /// Arrays are padded with zeros, and strings with empty ones, to the largest of the batch in each dimension.
+    Padded,
+    /// Arrays of different shapes stay apart, as a list.
+    Ragged,
+    /// A function makes the batch.
+    Custom(Custom),
+}
+
+/// A function that makes batches.
+#[derive(Clone)]
+pub struct Custom {
+    name: Arc<str>,
+    spec: ElementSpec,
+    combine: Arc<Combine>,
+}
+
+impl Custom {
+    /// `name` stands for it in states; `spec` is what it makes. A pure function of the elements, called by several threads at the same time.
+    pub fn new(
+        name: &str,
+        spec: ElementSpec,
+        combine: impl Fn(Vec<Element>) -> Result<Element> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            spec,
+            combine: Arc::new(combine),
+        }
+    }
+}
+
+impl std::fmt::Debug for Stacking {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+impl std::fmt::Debug for Custom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Custom")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Stacking {
+    fn name(&self) -> String {
+        match self {
+            Self::Equal => "equal".into(),
+            Self::Padded => "padded".into(),
+            Self::Ragged => "ragged".into(),
+            Self::Custom(custom) => format!("custom:{}", custom.name.replace('\n', " ")),
+        }
+    }
+}
+
+/// How batches are made.
+///
+/// # Examples
+/// ```
+/// use prep_loader::{BatchOptions, Stacking};
+///
+/// let options = BatchOptions::new(32).drop_remainder(true).stacking(Stacking::Padded);
+/// assert_eq!(options.size, 32);
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct BatchOptions {
+    /// Elements of a batch.
+    pub size: u64,
+    /// Leaves out a last batch that is not full.
+    pub drop_remainder: bool,
+    /// How they become one.
+    pub stacking: Stacking,
+}
+
+impl BatchOptions {
+    /// Batches of `size` elements of equal shapes, the last one as short as it is.
+    pub fn new(size: u64) -> Self {
+        Self {
+            size,
+            drop_remainder: false,
+            stacking: Stacking::Equal,
+        }
+    }
+
+    /// Leaves out a last batch that is not full. Default false: each element is seen.
+    #[must_use]
+    pub fn drop_remainder(mut self, drop_remainder: bool) -> Self {
+        self.drop_remainder = drop_remainder;
+        self
+    }
+
+    /// Sets how elements become a batch. Default: stacked, of equal shapes.
+    #[must_use]
+    pub fn stacking(mut self, stacking: Stacking) -> Self {
+        self.stacking = stacking;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.size {
+            1..=ENDLESS => Ok(()),
+            size => Err(Error::Options(format!(
+                "the batch size is {size}, wanted 1 to 2^63"
+            ))),
+        }
+    }
+
+    /// What a batch looks like.
+    pub(crate) fn spec(&self, input: &ElementSpec) -> ElementSpec {
+        match &self.stacking {
+            Stacking::Custom(custom) => custom.spec.clone(),
+            _ => input.clone().batched(self.drop_remainder.then_some(self.size)),
+        }
+    }
+
+    /// Makes a batch of at least one element. `position` is for errors.
+    pub(crate) fn make(&self, elements: Vec<Element>, position: u64) -> Result<Element> {
+        let origin = elements.iter().find_map(|element| element.origin().cloned());
+        let name = match &self.stacking {
+            Stacking::Custom(custom) => &*custom.name,
+            _ => "batch",
+        };
+        let mut batch = guarded(name, position, origin.as_ref(), || match &self.stacking {
+            Stacking::Custom(custom) => (custom.combine)(elements),
+            stacking => stack(&elements, stacking),
+        })?;
+        batch.set_origin(origin);
+        Ok(batch)
+    }
+
+    pub(crate) fn describe(&self, text: &mut Text) {
+        text.line(format!(
+            "batch size={} drop_remainder={} stacking={}",
+            self.size,
+            self.drop_remainder,
+            self.stacking.name()
+        ));
+    }
+
+    /// The line of a batch that is dealt to hosts: its size is not said.
+    pub(crate) fn describe_dealt(&self, text: &mut Text) {
+        text.line(format!("batch stacking={}", self.stacking.name()));
+    }
+}
+
+/// A batch without rows.
+pub(crate) fn empty(spec: &ElementSpec) -> Element {
+    let field = |field: &prep_formats::columns::ColumnSpec| {
+        let mut shape: Vec<usize> = field
+            .shape
+            .iter()
+            .map(|size| size.and_then(|size| usize::try_from(size).ok()).unwrap_or(0))
+            .collect();
+        if let Some(rows) = shape.first_mut() {
+            *rows = 0;
+        }
+        let array = match field.dtype {
+            DType::String => Array::strings(shape, Vec::new()),
+            dtype => Array::new(dtype, shape, Bytes::new()),
+        };
+        let value = array.map_or_else(|_| Value::List([].into()), Value::Array);
+        (field.name.clone(), value)
+    };
+    spec.iter().map(field).collect()
+}
+
+/// Stacks the values of each name.
+fn stack(elements: &[Element], stacking: &Stacking) -> Result<Element> {
+    let Some(first) = elements.first() else {
+        return Ok(Element::new());
+    };
+    let mut batch = Element::new();
+    for (number, (name, _)) in first.shared_fields().iter().enumerate() {
+        let mut values = Vec::with_capacity(elements.len());
+        for element in elements {
+            // Names come in one order nearly always.
+            let value = match element.shared_fields().get(number) {
+                Some((own, value)) if own == name => value,
+                _ => element.get(name).ok_or_else(|| element.no_value(name))?,
+            };
+            values.push(value);
+        }
+        let stacked = stack_values(&values, stacking).map_err(|error| match error {
+            Error::Element(reason) => Error::Element(format!("`{name}`: {reason}")),
+            other => other,
+        })?;
+        batch.set(Arc::clone(name), stacked);
+    }
+    if let Some(odd) = elements.iter().find(|element| element.len() != first.len()) {
+        let names = |element: &Element| element.names().collect::<Vec<_>>().join(", ");
+        return Err(Error::Element(format!(
+            "one element has {}, another {}",
+            names(first),
+            names(odd)
+        )));
+    }
+    Ok(batch)
+}
+
+fn stack_values(values: &[&Value], stacking: &Stacking) -> Result<Value> {
+    let arrays: Option<Vec<&Array>> = values.iter().map(|value| value.as_array()).collect();
+    let list = || Value::List(values.iter().map(|&value| value.clone()).collect());
+    // What is missing or nested has no shape to stack.
+    let Some(arrays) = arrays else {
+        return Ok(list());
+    };
+    let (dtype, shape) = (arrays[0].dtype(), arrays[0].shape());
+    if let Some(odd) = arrays.iter().find(|array| array.dtype() != dtype) {
+        return Err(Error::Element(format!(
+            "one element has {dtype}, another {}",
+            odd.dtype()
+        )));
+    }
+    let Some(odd) = arrays.iter().find(|array| array.shape() != shape) else {
+        return stack_equal(&arrays).map(Value::Array);
+    };
+    match stacking {
+        Stacking::Ragged => Ok(list()),
+        Stacking::Padded if odd.shape().len() == shape.len() => pad(&arrays).map(Value::Array),
+        _ => Err(Error::Element(format!(
+            "one element has shape {shape:?}, another {:?}; make them equal, or batch padded or ragged",
+            arrays
+                .iter()
+                .find(|array| array.shape() != shape)
+                .map_or(shape, |array| array.shape())
+        ))),
+    }
+}
+
+fn stack_equal(arrays: &[&Array]) -> Result<Array> {
+    let mut shape = vec![arrays.len()];
+    shape.extend_from_slice(arrays[0].shape());
+    if arrays[0].dtype() == DType::String {
+        let strings: Vec<Bytes> = arrays
+            .iter()
+            .flat_map(|array| array.as_strings())
+            .cloned()
+            .collect();
+        return Array::strings(shape, strings);
+    }
+    let row = arrays[0].bytes().map_or(0, Bytes::len);
+    let mut data = Vec::with_capacity(row.saturating_mul(arrays.len()));
+    for bytes in arrays.iter().filter_map(|array| array.bytes()) {
+        data.extend_from_slice(bytes);
+    }
+    Array::new(arrays[0].dtype(), shape, data)
+}
+
+/// Pads arrays of one rank to the largest size in each dimension, and stacks them.
+fn pad(arrays: &[&Array]) -> Result<Array> {
+    let rank = arrays[0].shape().len();
+    let largest: Vec<usize> = (0..rank)
+        .map(|at| arrays.iter().map(|array| array.shape()[at]).max().unwrap_or(0))
+        .collect();
+    let mut shape = vec![arrays.len()];
+    shape.extend_from_slice(&largest);
+    let elements = largest
+        .iter()
+        .try_fold(arrays.len(), |product, &size| product.checked_mul(size))
+        .and_then(|elements| elements.checked_mul(arrays[0].dtype().num_bytes().max(1)))
+        .filter(|&bytes| isize::try_from(bytes).is_ok())
+        .ok_or_else(|| Error::Element(format!("padded to {shape:?} it is larger than memory can hold")))?
+        / arrays[0].dtype().num_bytes().max(1);
+    let each = elements / arrays.len();
+    if arrays[0].dtype() == DType::String {
+        let mut strings = vec![Bytes::new(); elements];
+        for (row, array) in arrays.iter().enumerate() {
+            let mut from = array.as_strings().iter();
+            runs(array.shape(), &largest, |start, length| {
+                for (to, from) in strings[row * each + start..][..length].iter_mut().zip(&mut from) {
+                    to.clone_from(from);
+                }
+            });
+        }
+        return Array::strings(shape, strings);
+    }
+    let size = arrays[0].dtype().num_bytes();
+    let mut data = vec![0; elements * size];
+    for (row, array) in arrays.iter().enumerate() {
+        let mut from = array.bytes().map_or(&[][..], |bytes| bytes);
+        runs(array.shape(), &largest, |start, length| {
+            let (run, rest) = from.split_at(length * size);
+            data[(row * each + start) * size..][..run.len()].copy_from_slice(run);
+            from = rest;
+        });
+    }
+    Array::new(arrays[0].dtype(), shape, data)
+}
+
+/// Where the innermost rows of an array of `shape` lie in one of `outer`: start and length of each, in elements.
+fn runs(shape: &[usize], outer: &[usize], mut visit: impl FnMut(usize, usize)) {
+    fn descend(shape: &[usize], outer: &[usize], start: usize, visit: &mut impl FnMut(usize, usize)) {
+        match shape {
+            [] => visit(start, 1),
+            [last] => visit(start, *last),
+            [first, rest @ ..] => {
+                let stride: usize = outer[1..].iter().product();
+                for at in 0..*first {
+                    descend(rest, &outer[1..], start + at * stride, visit);
+                }
+            }
+        }
+    }
+    if !shape.contains(&0) {
+        descend(shape, outer, 0, &mut visit);
+    }
+}
+
+/// Batches of random access, inside an epoch each.
+pub(crate) struct BatchMapStage {
+    parent: Arc<dyn MapStage>,
+    options: BatchOptions,
+    facts: Facts,
+}
+
+impl BatchMapStage {
+    pub(crate) fn new(parent: Arc<dyn MapStage>, options: BatchOptions) -> Result<Self> {
+        options.check()?;
+        let facts = parent.facts();
+        if facts.sparse {
+            return Err(Error::Options(
+                "a filter leaves gaps in random access, which cannot be batched: go on with `to_iter`".into(),
+            ));
+        }
+        let length = match (facts.length, options.drop_remainder) {
+            (ENDLESS.., _) => ENDLESS,
+            (length, true) => length / options.size,
+            (length, false) => length.div_ceil(options.size),
+        };
+        Ok(Self {
+            facts: Facts {
+                length,
+                spec: options.spec(&facts.spec),
+                ..facts.clone()
+            },
+            parent,
+            options,
+        })
+    }
+}
+
+impl MapStage for BatchMapStage {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn get_many(&self, positions: &[u64], items: &mut Vec<Item>) {
+        let (own, rows) = (self.facts.length.max(1), self.parent.facts().length);
+        for &position in positions {
+            let (epoch, number) = (position / own, position % own);
+            let start = number.saturating_mul(self.options.size);
+            let end = rows.min(start.saturating_add(self.options.size));
+            let wanted: Vec<u64> = (start..end).map(|offset| epoch * rows + offset).collect();
+            let mut got = Vec::with_capacity(wanted.len());
+            self.parent.get_many(&wanted, &mut got);
+            let elements: Result<Vec<Element>> = got.into_iter().filter_map(Result::transpose).collect();
+            items.push(elements.and_then(|elements| self.options.make(elements, position).map(Some)));
+        }
+    }
+
+    fn describe(&self, text: &mut Text) {
+        self.parent.describe(text);
+        self.options.describe(text);
+    }
+}
+
+/// Batches of each virtual stream.
+pub(crate) struct BatchIterStage {
+    parent: Parent,
+    options: BatchOptions,
+    spec: ElementSpec,
+}
+
+impl BatchIterStage {
+    pub(crate) fn new(parent: Parent, options: BatchOptions) -> Result<Self> {
+        options.check()?;
+        Ok(Self {
+            spec: options.spec(parent.spec()),
+            parent,
+            options,
+        })
+    }
+}
+
+impl IterStage for BatchIterStage {
+    fn spec(&self) -> &ElementSpec {
+        &self.spec
+    }
+
+    fn is_endless(&self) -> bool {
+        self.parent.is_endless()
+    }
+
+    fn open(&self, stream: Stream, mut cursor: Option<&mut Cursor<'_>>) -> Result<Box<dyn Machine>> {
+        let parent = self.parent.open(stream.clone(), cursor.as_deref_mut())?;
+        let number = match cursor {
+            Some(cursor) => cursor.next()?,
+            None => stream.first_number(),
+        };
+        Ok(Box::new(BatchMachine {
+            parent,
+            options: self.options.clone(),
+            stream,
+            number,
+        }))
+    }
+
+    fn describe(&self, text: &mut Text) {
+        self.parent.describe(text);
+        self.options.describe(text);
+    }
+}
+
+/// Between two batches nothing is held.
+struct BatchMachine {
+    parent: Box<dyn Machine>,
+    options: BatchOptions,
+    stream: Stream,
+    number: u64,
+}
+
+impl Machine for BatchMachine {
+    fn next(&mut self) -> Item {
+        let mut elements = Vec::new();
+        while (elements.len() as u64) < self.options.size {
+            match self.parent.next()? {
+                Some(element) => elements.push(element),
+                None if elements.is_empty() || self.options.drop_remainder => return Ok(None),
+                None => break,
+            }
+        }
+        let position = self.stream.position(self.number);
+        self.number += 1;
+        self.options.make(elements, position).map(Some)
+    }
+
+    fn reach(&self) -> u64 {
+        self.parent.reach()
+    }
+
+    fn save(&self, cursor: &mut Vec<u64>) {
+        self.parent.save(cursor);
+        cursor.push(self.number);
+    }
+}
+
+/// The rows of a batch: what `unbatch` gives.
+pub(crate) fn rows(batch: Element) -> Result<Vec<Element>> {
+    let size = |value: &Value| match value {
+        Value::Array(array) => array.shape().first().copied(),
+        Value::List(values) => Some(values.len()),
+        Value::Missing => None,
+    };
+    let mut number = None;
+    for (name, value) in batch.iter() {
+        let Some(own) = size(value) else {
+            return Err(Error::Element(format!(
+                "`{name}` is {}, which has no rows",
+                value.describe()
+            )));
+        };
+        if *number.get_or_insert(own) != own {
+            return Err(Error::Element(format!(
+                "`{name}` has {own} rows, another value {}",
+                number.unwrap_or(0)
+            )));
+        }
+    }
+    let row = |value: &Value, at: usize| match value {
+        Value::Array(array) => array.row(at).map(Value::Array),
+        Value::List(values) => values.get(at).cloned(),
+        Value::Missing => None,
+    };
+    Ok((0..number.unwrap_or(0))
+        .map(|at| {
+            batch
+                .shared_fields()
+                .iter()
+                .filter_map(|(name, value)| Some((Arc::clone(name), row(value, at)?)))
+                .collect()
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn element(values: &[i32]) -> Element {
+        Element::from_iter([("x", Array::of(values).unwrap())])
+    }
+
+    #[test]
+    fn arrays_are_stacked_padded_or_left_apart() {
+        let rows = [element(&[1, 2]), element(&[3, 4])];
+        let batch = stack(&rows, &Stacking::Equal).unwrap();
+        assert_eq!(batch.array("x").unwrap().shape(), [2, 2]);
+        assert_eq!(super::rows(batch).unwrap(), rows);
+        let rows = [element(&[1]), element(&[2, 3, 4])];
+        let text = stack(&rows, &Stacking::Equal).unwrap_err().to_string();
+        assert!(
+            text.contains("`x`: one element has shape [1], another [3]"),
+            "{text}"
+        );
+        let padded = stack(&rows, &Stacking::Padded).unwrap();
+        assert_eq!(
+            padded.array("x").unwrap().to_vec::<i32>().unwrap(),
+            [1, 0, 0, 2, 3, 4]
+        );
+        let ragged = stack(&rows, &Stacking::Ragged).unwrap();
+        assert!(matches!(ragged.get("x"), Some(Value::List(values)) if values.len() == 2));
+        assert_eq!(super::rows(ragged).unwrap(), rows);
+    }
+
+    #[test]
+    fn padding_goes_to_the_largest_of_each_dimension() {
+        let array = |shape: [usize; 2], first: u8| {
+            let data: Vec<u8> = (0..shape[0] * shape[1]).map(|at| first + at as u8).collect();
+            Array::new(DType::UInt8, shape, data).unwrap()
+        };
+        let padded = pad(&[&array([2, 1], 1), &array([1, 3], 11), &array([0, 5], 0)]).unwrap();
+        assert_eq!(padded.shape(), [3, 2, 5]);
+        let mut wanted = vec![0u8; 30];
+        (wanted[0], wanted[5]) = (1, 2);
+        wanted[10..13].copy_from_slice(&[11, 12, 13]);
+        assert_eq!(padded.to_vec::<u8>().unwrap(), wanted);
+        let strings = |list: &[&'static str]| {
+            Array::strings(
+                [list.len()],
+                list.iter().map(|&text| Bytes::from(text)).collect::<Vec<_>>(),
+            )
+            .unwrap()
+        };
+        let padded = pad(&[&strings(&["a"]), &strings(&["b", "c"])]).unwrap();
+        assert_eq!(padded.as_strings(), ["a", "", "b", "c"]);
+    }
+
+    #[test]
+    fn elements_that_differ_are_named() {
+        let other = Element::from_iter([("y", Array::scalar(1u8))]);
+        let text = stack(&[element(&[1]), other], &Stacking::Equal)
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("there is no value `x`"), "{text}");
+        let mut more = element(&[1]);
+        more.set("z", Array::scalar(1u8));
+        let text = stack(&[element(&[1]), more], &Stacking::Equal)
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("one element has x, another x, z"), "{text}");
+        let floats = Element::from_iter([("x", Array::of(&[1f32]).unwrap())]);
+        assert!(stack(&[element(&[1]), floats], &Stacking::Ragged).is_err());
+    }
+}

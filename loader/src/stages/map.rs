@@ -1,0 +1,213 @@
+//! One element to one element.
+
+use std::sync::Arc;
+
+use prep_formats::value::DType;
+
+use super::{Cursor, Facts, Item, IterStage, Machine, MapStage, Parent, Stream, Text, guarded};
+use crate::element::{Array, Element, ElementSpec};
+use crate::error::{Error, Result};
+use crate::transform::{Generator, Transform, stage_key};
+
+/// A transform as a stage: what `map`, `random_map` and `map_with_index` share.
+#[derive(Clone)]
+pub(crate) struct Mapping {
+    work: Work,
+    name: String,
+    key: [u8; 8],
+    seed: u64,
+    spec: ElementSpec,
+}
+
+#[derive(Clone)]
+enum Work {
+    Transform(Arc<dyn Transform>),
+    /// Sets a value to the position, counted from 0 in each epoch of this length.
+    Index(u64),
+}
+
+impl Mapping {
+    /// Sets a value to the position in an epoch.
+    pub(crate) fn with_index(input: &ElementSpec, name: &str, length: u64) -> Self {
+        let mut spec = input.clone();
+        spec.set(name, DType::Int64, []);
+        Self {
+            work: Work::Index(length.max(1)),
+            name: name.to_string(),
+            key: [0; 8],
+            seed: 0,
+            spec,
+        }
+    }
+
+    /// `seed` is for a random one.
+    pub(crate) fn new(input: &ElementSpec, transform: Arc<dyn Transform>, seed: Option<u64>) -> Result<Self> {
+        let name = transform.name();
+        let said = |error| Error::Stage {
+            stage: name.clone(),
+            position: 0,
+            origin: None,
+            source: Box::new(error),
+        };
+        if transform.is_random() && seed.is_none() {
+            return Err(Error::Options(format!(
+                "`{name}` is random: use `random_map`, which takes a seed"
+            )));
+        }
+        let spec = transform.spec(input).map_err(said)?;
+        Ok(Self {
+            key: stage_key(&name),
+            work: Work::Transform(transform),
+            name,
+            seed: seed.unwrap_or(0),
+            spec,
+        })
+    }
+
+    pub(crate) fn is_random(&self) -> bool {
+        matches!(&self.work, Work::Transform(transform) if transform.is_random())
+    }
+
+    pub(crate) fn apply(&self, position: u64, mut element: Element) -> Result<Element> {
+        let transform = match &self.work {
+            Work::Transform(transform) => transform,
+            Work::Index(length) => {
+                element.set(&*self.name, Array::scalar((position % length).cast_signed()));
+                return Ok(element);
+            }
+        };
+        let origin = element.origin().cloned();
+        let mut made = guarded(&self.name, position, origin.as_ref(), || {
+            let mut generator = Generator::keyed(self.seed, self.key, position);
+            transform.apply(element, &mut generator)
+        })?;
+        if made.origin().is_none() {
+            made.set_origin(origin);
+        }
+        Ok(made)
+    }
+
+    pub(crate) fn describe(&self, text: &mut Text) {
+        let Work::Transform(transform) = &self.work else {
+            return text.line(format!("map_with_index {}", self.name));
+        };
+        let parameters = transform.parameters().replace('\n', " ");
+        let space = if parameters.is_empty() { "" } else { " " };
+        text.line(match transform.is_random() {
+            true => format!("random_map {}{space}{parameters} seed={}", self.name, self.seed),
+            false => format!("map {}{space}{parameters}", self.name),
+        });
+    }
+}
+
+/// Applies a transform to each element, keyed by its position.
+pub(crate) struct MapMapStage {
+    parent: Arc<dyn MapStage>,
+    mapping: Mapping,
+    facts: Facts,
+}
+
+impl MapMapStage {
+    pub(crate) fn new(parent: Arc<dyn MapStage>, mapping: Mapping) -> Self {
+        let facts = Facts {
+            spec: mapping.spec.clone(),
+            epochal: parent.facts().epochal || mapping.is_random(),
+            ..parent.facts().clone()
+        };
+        Self {
+            parent,
+            mapping,
+            facts,
+        }
+    }
+}
+
+impl MapStage for MapMapStage {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn get_many(&self, positions: &[u64], items: &mut Vec<Item>) {
+        let start = items.len();
+        self.parent.get_many(positions, items);
+        for (item, &position) in items[start..].iter_mut().zip(positions) {
+            if let Ok(Some(element)) = item {
+                *item = self.mapping.apply(position, std::mem::take(element)).map(Some);
+            }
+        }
+    }
+
+    fn describe(&self, text: &mut Text) {
+        self.parent.describe(text);
+        self.mapping.describe(text);
+    }
+}
+
+/// Applies a transform to each element of a stream, keyed by its number among all streams.
+pub(crate) struct MapIterStage {
+    parent: Parent,
+    mapping: Mapping,
+}
+
+impl MapIterStage {
+    pub(crate) fn new(parent: Parent, mapping: Mapping) -> Self {
+        Self { parent, mapping }
+    }
+}
+
+impl IterStage for MapIterStage {
+    fn spec(&self) -> &ElementSpec {
+        &self.mapping.spec
+    }
+
+    fn is_endless(&self) -> bool {
+        self.parent.is_endless()
+    }
+
+    fn open(&self, stream: Stream, mut cursor: Option<&mut Cursor<'_>>) -> Result<Box<dyn Machine>> {
+        let parent = self.parent.open(stream.clone(), cursor.as_deref_mut())?;
+        let number = match cursor {
+            Some(cursor) => cursor.next()?,
+            None => stream.first_number(),
+        };
+        Ok(Box::new(MapMachine {
+            parent,
+            mapping: self.mapping.clone(),
+            stream,
+            number,
+        }))
+    }
+
+    fn describe(&self, text: &mut Text) {
+        self.parent.describe(text);
+        self.mapping.describe(text);
+    }
+}
+
+struct MapMachine {
+    parent: Box<dyn Machine>,
+    mapping: Mapping,
+    stream: Stream,
+    /// Elements before this one.
+    number: u64,
+}
+
+impl Machine for MapMachine {
+    fn next(&mut self) -> Item {
+        let Some(element) = self.parent.next()? else {
+            return Ok(None);
+        };
+        let position = self.stream.position(self.number);
+        self.number += 1;
+        self.mapping.apply(position, element).map(Some)
+    }
+
+    fn reach(&self) -> u64 {
+        self.parent.reach()
+    }
+
+    fn save(&self, cursor: &mut Vec<u64>) {
+        self.parent.save(cursor);
+        cursor.push(self.number);
+    }
+}
