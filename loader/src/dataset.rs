@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use prep_catalog::manifest::{MANIFEST_FILE, Manifest, shard_location};
@@ -25,6 +25,10 @@ const MAX_OPEN_SHARDS: usize = 4_096;
 const NEAR_READERS: usize = 64;
 /// Shards of an object store that are read at the same time, each with up to 16 requests in flight.
 const SHARDS_AT_ONCE: usize = 8;
+/// Bytes of local shards that reading keeps mapped by default: they belong to the page cache, and count as the process's.
+const MAX_MAPPED_BYTES: u64 = 2 << 30;
+/// What the system maps around a byte that is touched.
+const MAPPED_AROUND: u64 = 64 << 10;
 /// How many rows ahead the records are fetched into the processor's caches. Measured on 2 KB records: 4 to 16 are alike.
 const ROWS_AHEAD: usize = 8;
 
@@ -44,6 +48,9 @@ struct Inner {
     split: ResolvedSplit,
     /// Records, the number of the index after the last.
     records: u64,
+    /// Bytes of all shards that have some of them, and of a record in its shard, on average.
+    shard_bytes: u64,
+    record_bytes: u64,
     /// First index of each run, for the search.
     starts: Vec<u64>,
     runs: Vec<Run>,
@@ -51,6 +58,9 @@ struct Inner {
     /// Open shards, the oldest first.
     open_order: Mutex<VecDeque<usize>>,
     max_open_shards: usize,
+    max_mapped_bytes: u64,
+    /// Bytes that were mapped since that was given back, at most.
+    mapped_bytes: AtomicU64,
     stamp: Mutex<Option<Stamp>>,
     /// How shards are stored that have no index beside them: in a version of ours as ArrayRecord.
     format: ShardFormat,
@@ -289,11 +299,15 @@ impl Dataset {
         let split = ResolvedSplit::parse(split, &lengths)?;
         let mut dataset = Inner {
             records: split.records(),
+            shard_bytes: 0,
+            record_bytes: 0,
             starts: Vec::new(),
             runs: Vec::new(),
             shards: Vec::new(),
             open_order: Mutex::default(),
             max_open_shards: MAX_OPEN_SHARDS,
+            max_mapped_bytes: MAX_MAPPED_BYTES,
+            mapped_bytes: AtomicU64::new(0),
             stamp: Mutex::new(stamp),
             specs: specs(&features, Images::Decoded),
             contexts: Mutex::default(),
@@ -342,6 +356,19 @@ impl Dataset {
         }
     }
 
+    /// The dataset with another limit of bytes of local shards that stay mapped, beside what the last rows have touched. Default 2 GiB.
+    ///
+    /// Such bytes are the page cache's, which the system takes back where memory is short; but they count as resident in this process. Giving them back costs a
+    /// system call per open shard, once for each time that so much was touched.
+    #[must_use]
+    pub fn with_max_mapped_bytes(self, max_mapped_bytes: u64) -> Self {
+        let mut fresh = self.fresh();
+        fresh.max_mapped_bytes = max_mapped_bytes;
+        Self {
+            inner: Arc::new(fresh),
+        }
+    }
+
     /// The dataset with a cache on disk for what is read of object stores. Local shards are read as they are.
     ///
     /// Shards are known by the SHA-256 of the manifest: another catalog's copy finds what is there, and a shard that is there as a whole is read without
@@ -364,11 +391,15 @@ impl Dataset {
             features: inner.features.clone(),
             split: inner.split.clone(),
             records: inner.records,
+            shard_bytes: 0,
+            record_bytes: 0,
             starts: Vec::new(),
             runs: Vec::new(),
             shards: Vec::new(),
             open_order: Mutex::default(),
             max_open_shards: inner.max_open_shards,
+            max_mapped_bytes: inner.max_mapped_bytes,
+            mapped_bytes: AtomicU64::new(0),
             stamp: Mutex::new(*lock(&inner.stamp)),
             format: inner.format,
             cache: inner.cache.clone(),
@@ -493,6 +524,7 @@ impl Dataset {
                 let ReadContext { near, scratch, .. } = &mut *context;
                 self.with_record(place, near, scratch, |record| visit(index, record))?;
             }
+            self.count_mapped(indices.len());
             Ok(())
         })
     }
@@ -698,7 +730,31 @@ impl Dataset {
             let mut left_out = damaged.iter().map(|record| record.global_index).peekable();
             places.retain(|place| left_out.next_if_eq(&place.global_index).is_none());
         }
+        if fetched.is_none() {
+            self.count_mapped(indices.len());
+        }
         Ok(true)
+    }
+
+    /// Counts what rows of local shards have mapped, and gives all of it back where that is too much.
+    fn count_mapped(&self, rows: usize) {
+        let inner = &*self.inner;
+        if inner.shard_bytes <= inner.max_mapped_bytes {
+            return;
+        }
+        let of_rows = rows as u64 * (MAPPED_AROUND + inner.record_bytes);
+        let before = inner.mapped_bytes.fetch_add(of_rows, Ordering::Relaxed);
+        if before + of_rows < inner.max_mapped_bytes {
+            return;
+        }
+        inner.mapped_bytes.store(0, Ordering::Relaxed);
+        // Those of an index, and of a footer, too.
+        for &number in lock(&inner.open_order).iter() {
+            let reader = inner.shards[number].reader.try_read();
+            if let Some(reader) = reader.ok().as_deref().and_then(Option::as_ref) {
+                reader.source().unmap();
+            }
+        }
     }
 
     /// Reads one record. One that is damaged and comes from a store is read once more: it may have been spoiled on the way, or in a cache.
@@ -929,6 +985,11 @@ impl Inner {
     /// Cuts the parts of the split into runs of one shard each. Shards that are named twice have one entry.
     fn lay_out(&mut self) {
         self.cut_up();
+        let (bytes, records) = self.shards.iter().fold((0, 0), |sum: (u64, u64), shard| {
+            (sum.0 + shard.bytes, sum.1 + shard.records)
+        });
+        self.shard_bytes = bytes;
+        self.record_bytes = bytes / records.max(1);
         let is_remote = |shard: &Shard| shard_location(&self.folder, &shard.path).as_path().is_none();
         self.is_remote = match self.manifest.in_place {
             true => self.shards.iter().any(is_remote),

@@ -39,6 +39,8 @@ pub trait ReadAt: Send + Sync + fmt::Debug {
     }
     /// Says that a format's reader has what it needs to open the file: what is held for that alone may go.
     fn settle(&self) {}
+    /// Gives back the memory that reading has mapped; what is read again is mapped again. Costs a system call.
+    fn unmap(&self) {}
     /// Says that what was read is not what was written: copies of it that are held are dropped, so that reading again asks the store. Tells whether
     /// that may give something else: not where a file is read itself.
     fn distrust(&self) -> bool {
@@ -226,6 +228,13 @@ impl ReadAt for MappedFile {
             }
             // A map that is made at once is there.
             (_, None) => Err(past_end(&self.name, offset, buffer.len(), 0)),
+        }
+    }
+    fn unmap(&self) {
+        if let Some(Some(Some(map))) = self.map.get() {
+            // SAFETY: the map is of a file, read-only and shared: what is given back is read from the file when it is touched again, with
+            // the bytes that it had.
+            let _ = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
         }
     }
     #[inline]
