@@ -10,6 +10,7 @@ mod error;
 pub mod example;
 pub mod features;
 pub mod idx;
+pub mod jpeg;
 mod json;
 pub mod png;
 pub mod statistics;

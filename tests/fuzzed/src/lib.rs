@@ -25,6 +25,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("columns", examples::columns),
     ("schema", schema::schema),
     ("png", raw::png),
+    ("jpeg", raw::jpeg),
     ("raw", raw::raw),
     #[cfg(feature = "whole")]
     ("documents", documents::documents),

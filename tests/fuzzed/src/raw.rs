@@ -1,7 +1,7 @@
 use std::io::Write;
 
 use prep_formats::cifar::{Layout, Records};
-use prep_formats::{idx, png};
+use prep_formats::{idx, jpeg, png};
 
 /// A picture whose checksums are right: 13 bytes of header, a byte that says how many bytes of palette follow, and rows to be compressed.
 fn assembled(bytes: &[u8]) -> Option<Vec<u8>> {
@@ -110,5 +110,45 @@ pub(crate) fn raw(bytes: &[u8]) {
                 }
             }
         }
+    }
+}
+
+/// The first byte: scale and channels. A view of the picture must be what the whole has there.
+pub(crate) fn jpeg(bytes: &[u8]) {
+    let Some((&choice, file)) = bytes.split_first() else {
+        return;
+    };
+    let scale = jpeg::Scale::ALL[usize::from(choice & 3)];
+    let mut view = jpeg::View::whole().with_scale(scale);
+    if choice & 4 != 0 {
+        view = view.with_channels(3);
+    }
+    let mut decoder = jpeg::Decoder::new();
+    let mut pixels = vec![1, 2, 3];
+    let Ok([height, width, channels]) = decoder.decode_append(file, &view, &mut pixels) else {
+        assert_eq!(pixels, [1, 2, 3], "a picture that fails leaves nothing");
+        return;
+    };
+    let (x, y) = (width / 3, height / 3);
+    let region = jpeg::Region {
+        x: x as u32,
+        y: y as u32,
+        width: (width - x).div_ceil(2) as u32,
+        height: (height - y).div_ceil(2) as u32,
+    };
+    let view = jpeg::View::of(region)
+        .with_scale(scale)
+        .with_channels(channels as u8);
+    let mut part = Vec::new();
+    let [rows, columns, _] = decoder
+        .decode_append(file, &view, &mut part)
+        .expect("a part of a picture that can be decoded");
+    for row in 0..rows {
+        let whole = &pixels[3 + ((y + row) * width + x) * channels..][..columns * channels];
+        assert_eq!(
+            &part[row * columns * channels..][..columns * channels],
+            whole,
+            "the pixels of a part"
+        );
     }
 }

@@ -88,4 +88,4 @@ macro_rules! replays {
     };
 }
 
-replays!(array_record tfrecord example columns schema png raw documents texts tar);
+replays!(array_record tfrecord example columns schema png jpeg raw documents texts tar);
