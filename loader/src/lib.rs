@@ -31,6 +31,7 @@ mod tests;
 mod tests_damage;
 mod tfds;
 pub mod transform;
+pub mod transforms;
 
 pub use batch::PooledBatch;
 pub use damage::{DamagedRecord, OnDamage};
