@@ -17,6 +17,10 @@ use prep_formats::value::{DType, Value};
 use prep_loader::permutation::Permutation;
 use prep_loader::{Dataset, LoadOptions, Order};
 
+mod common;
+
+use common::{cpu_seconds, publish};
+
 const PIXELS: usize = 32 * 32 * 3;
 
 fn main() {
@@ -167,29 +171,6 @@ fn write(folder: &Path, feature: Feature, images: u64) -> u64 {
     sum
 }
 
-/// Writes a dataset folder whose shards are all the same bytes.
-fn publish(folder: &Path, features: &Features, shard: &[u8], records: u64, num_shards: u64) {
-    std::fs::create_dir_all(folder).unwrap();
-    for (name, text) in features.to_files() {
-        std::fs::write(folder.join(name), text).unwrap();
-    }
-    let zeros = |digits: usize| "0".repeat(digits);
-    let shards: Vec<serde_json::Value> = (0..num_shards)
-        .map(|number| {
-            let path = format!("b-train.array_record-{number:05}-of-{num_shards:05}");
-            std::fs::write(folder.join(&path), shard).unwrap();
-            serde_json::json!({"path": path, "records": records, "bytes": shard.len(), "sha256": zeros(64),
-                "sequence_hash": zeros(32), "min_key": null, "max_key": null})
-        })
-        .collect();
-    let manifest = serde_json::json!({
-        "format": 1, "name": "b", "config": null, "version": "1.0.0", "fingerprint": zeros(64), "recipe_sha256": zeros(64),
-        "layout": "by-source", "sources": [], "splits": [{"name": "train", "records": records * num_shards,
-            "bytes": shard.len() as u64 * num_shards, "options": "uncompressed", "skipped": 0, "shards": shards}],
-    });
-    std::fs::write(folder.join("prep_manifest.json"), format!("{manifest:#}\n")).unwrap();
-}
-
 fn stream(out: &mut impl Write, kind: &str, folder: &Path, images: u64, sum: u64, epochs: u64) {
     let dataset = Dataset::open_folder(&Location::from_path(folder), "train").unwrap();
     let bytes = dataset.manifest().splits[0].bytes / images;
@@ -259,17 +240,4 @@ fn many_shards(out: &mut impl Write, folder: &Path, num_shards: u64) {
         begin.elapsed().as_secs_f64() * 1e3
     )
     .unwrap();
-}
-
-/// User and system time of this process.
-fn cpu_seconds() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let after_name = text.rsplit(')').next().unwrap_or_default();
-    let ticks: u64 = after_name
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|field| field.parse::<u64>().ok())
-        .sum();
-    ticks as f64 / 100.0
 }

@@ -523,7 +523,7 @@ fn weights_change_after_a_checkpoint() {
 fn a_state_of_another_pipeline_is_refused_by_its_stage() {
     let dataset = |seed, by: i64| {
         let shuffled = MapDataset::range(20).unwrap().shuffle(seed).unwrap();
-        let scaled = function("scale", move |element| Ok(element)).parameters(format!("by={by}"));
+        let scaled = function("scale", Ok).parameters(format!("by={by}"));
         batched(shuffled.map(scaled).unwrap(), 4)
     };
     let state = saved(&dataset(1, 2).load(options()).unwrap());

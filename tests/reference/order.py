@@ -1,9 +1,10 @@
-"""A slow, plain twin of ORDER.md: the permutation, the stream, and how it is dealt to hosts.
+"""A slow, plain twin of ORDER.md: the permutation, the stream, how it is dealt to hosts, and what pipelines make of it.
 
 It shares no code with the Rust crate; `python3 tests/reference/order.py` prints the vectors that are kept in
 `tests/golden/order/vectors.json` (add `--check FILE` to compare instead). Python 3.9 or later, standard library only.
 """
 
+import hashlib
 import json
 import math
 import struct
@@ -50,8 +51,8 @@ def sides(n):
     return a, b
 
 
-def round_keys(seed, epoch, n):
-    key = struct.pack("<QQQ", seed, epoch, n) + b"shuffle\0"
+def round_keys(seed, epoch, n, tag=b"shuffle\0"):
+    key = struct.pack("<QQQ", seed, epoch, n) + tag
     rounds = num_rounds(n)
     stream = chacha20_blocks(key, -(-rounds // 8))
     return struct.unpack("<%dQ" % rounds, stream[: 8 * rounds])
@@ -65,11 +66,11 @@ def mix(x, key):
 
 
 class Permutation:
-    def __init__(self, seed, epoch, n):
+    def __init__(self, seed, epoch, n, tag=b"shuffle\0"):
         self.n = n
         if n:
             self.a, self.b = sides(n)
-            self.keys = round_keys(seed, epoch, n)
+            self.keys = round_keys(seed, epoch, n, tag)
 
     def once(self, x):
         left, right = divmod(x, self.b)
@@ -120,6 +121,89 @@ def host_batches(order, seed, n, batch, hosts, host, drop_remainder, epochs, pos
         yield [index_at(order, seed, n, at) for at in share(start, stop, hosts, host)]
 
 
+# --- Pipelines --------------------------------------------------------------------------------------------------------
+
+
+def random_words(seed, stage, position, count):
+    """The first 64-bit words that a random transform draws for a sample position."""
+    key = struct.pack("<QQ", seed, position) + hashlib.sha256(stage.encode()).digest()[:8] + b"random\0\0"
+    return struct.unpack("<%dQ" % count, chacha20_blocks(key, -(-count // 8))[: 8 * count])
+
+
+def windowed(n, window, seed, epoch):
+    """Offsets in the parent of one epoch under a shuffle on two levels."""
+    full = n // window
+    outer = Permutation(seed, epoch, full)
+    for place in range(-(-n // window)):
+        number = outer.apply(place) if place < full else place
+        size = min(window, n - number * window)
+        inner = Permutation(seed, epoch * (full + 1) + number, size, b"window\0\0")
+        for offset in range(size):
+            yield number * window + inner.apply(offset)
+
+
+def mixed(weights, count):
+    """The source of each position of a mixture, one after the other."""
+    taken = {}
+
+    def choose(first, end):
+        if end - first == 1:
+            return first
+        middle = first + -(-(end - first) // 2)
+        left, whole = sum(weights[first:middle]), sum(weights[first:end])
+        q = taken.get((first, end), 0)
+        taken[first, end] = q + 1
+        before, after = -(-q * left // whole), -(-(q + 1) * left // whole)
+        return choose(first, middle) if after > before else choose(middle, end)
+
+    return [choose(0, len(weights)) for _ in range(count)]
+
+
+def merged(ends):
+    """Stream and number of each output of streams that have so many, in rounds."""
+    return [(v, j) for j in range(max(ends, default=0)) for v in range(len(ends)) if j < ends[v]]
+
+
+def dealt_outputs(ends, hosts, batch, drop_remainder):
+    """For each host its batches of outputs of the merged stream."""
+    outputs, size = merged(ends), hosts * batch
+    steps = [(s, min(s + size, len(outputs))) for s in range(0, len(outputs), size)]
+    if drop_remainder:
+        steps = [(s, t) for s, t in steps if t - s == size]
+    return [[[outputs[k] for k in range(s, t) if k % hosts == h] for s, t in steps] for h in range(hosts)]
+
+
+def packed(packing, bins, row, lengths):
+    """The rows of packed sequences: for each row the parts [sequence, start, end] in it."""
+    if packing == "concat_then_split":
+        rows, room = [[]], row
+        for number, length in enumerate(lengths):
+            start = 0
+            while start < length:
+                if room == 0:
+                    rows.append([])
+                    room = row
+                end = min(length, start + room)
+                rows[-1].append([number, start, end])
+                room -= end - start
+                start = end
+        return [parts for parts in rows if parts]
+    out, open_rows = [], []
+    for number, length in enumerate(lengths):
+        left = [row - sum(end - start for _, start, end in parts) - length for parts in open_rows]
+        fits = [at for at in range(len(open_rows)) if left[at] >= 0]
+        if fits:
+            at = min(fits, key=lambda at: (left[at], at)) if packing == "best_fit" else fits[0]
+        else:
+            if len(open_rows) == bins:
+                out += open_rows
+                open_rows = []
+            open_rows.append([])
+            at = len(open_rows) - 1
+        open_rows[at].append([number, 0, length])
+    return out + open_rows
+
+
 # --- Vectors ----------------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +239,30 @@ def vectors():
         resumed.append(
             {"n": 23, "seed": 7, "position": position, "batch": batch, "hosts": hosts, "drop_remainder": drop_remainder, "epochs": 2, "batches": rows}
         )
+    randoms = [
+        {"seed": seed, "stage": stage, "position": position, "words": ["%016x" % w for w in random_words(seed, stage, position, 10)]}
+        for seed, stage, position in ((0, "flip", 0), (42, "flip", 1000), (42, "random_resized_crop", 1000), (2**64 - 1, "", 2**63 - 1))
+    ]
+    windows = [
+        {"n": n, "window": window, "seed": seed, "epochs": [list(windowed(n, window, seed, epoch)) for epoch in (0, 1)]}
+        for n, window, seed in ((1, 1, 0), (10, 3, 7), (12, 4, 7), (5, 9, 7), (40, 1, 3), (100, 16, 2**63))
+    ]
+    mixtures = [
+        {"weights": weights, "sources": mixed(weights, 60)}
+        for weights in ([1], [1, 1], [3, 1], [1, 2, 3], [9995, 5], [5, 1, 1, 1, 7], [1, 2**32, 2**31])
+    ]
+    ends = [[0], [3], [2, 0, 3], [5, 5, 5, 5], [7, 1, 4, 4, 2], [1, 2, 3, 4, 5, 6]]
+    outputs = [
+        {"ends": e, "hosts": hosts, "batch": batch, "drop_remainder": drop, "batches": dealt_outputs(e, hosts, batch, drop)}
+        for e in ends
+        for hosts, batch, drop in ((1, 4, False), (2, 2, False), (2, 2, True), (3, 1, False), (4, 2, False))
+    ]
+    lengths = [5, 9, 3, 8, 2, 10, 1, 1, 1, 6, 4, 7]
+    rows = [
+        {"packing": packing, "bins": bins, "row": 10, "lengths": lengths[:count], "rows": packed(packing, bins, 10, lengths[:count])}
+        for packing, bins in (("first_fit", 1), ("first_fit", 2), ("best_fit", 2), ("best_fit", 3), ("concat_then_split", 1))
+        for count in (0, 1, 5, 12)
+    ]
     return {
         "made_by": "tests/reference/order.py",
         "order_version": 1,
@@ -167,6 +275,11 @@ def vectors():
         "at": at,
         "dealt": dealt,
         "resumed": resumed,
+        "random": randoms,
+        "windows": windows,
+        "mixtures": mixtures,
+        "outputs": outputs,
+        "packed": rows,
     }
 
 

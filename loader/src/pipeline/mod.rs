@@ -22,6 +22,8 @@ mod plain;
 mod random;
 mod state;
 mod streaming;
+#[cfg(test)]
+mod tests;
 
 pub use options::PipelineOptions;
 pub use state::PipelineState;
