@@ -287,7 +287,8 @@ fn splits_without_examples_of_tfds_folders_are_kept_as_such() {
             .register(name, &recipe, &["--json"])
             .expect(0)
             .json()
-            .remove(0);
+            .pop()
+            .unwrap();
         assert_eq!(again["status"], "up to date");
         let out = home.path("out");
         home.prep

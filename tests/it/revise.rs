@@ -144,8 +144,13 @@ fn home_of(reader: &str) -> Home {
         "parquet" => "[features.kind]\nkind = \"class_label\"\n",
         _ => "",
     };
+    // Of the types, one row has no words.
+    let empty = match reader {
+        "parquet" => "missing_as_empty = [\"words\"]\n",
+        _ => "",
+    };
     Home::of(format!(
-        "format = 1\nname = \"mine\"\n[[sources]]\npath = \"data\"\n{group}[reader]\nkind = \"{reader}\"\n{features}"
+        "format = 1\nname = \"mine\"\n{empty}[[sources]]\npath = \"data\"\n{group}[reader]\nkind = \"{reader}\"\n{features}"
     ))
 }
 
