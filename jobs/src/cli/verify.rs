@@ -36,7 +36,7 @@ use crate::resources::default_workers;
 /// Example: prep verify '/data/mnist/3.0.1/*-train*' --quick
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
-    /// Files, folders, or dataset names; patterns are expanded.
+    /// Files, folders, or dataset names; patterns are expanded. A folder ./NAME goes before a dataset NAME, which has to be given as NAME:VERSION then.
     #[arg(required = true, value_name = "FILE|FOLDER|NAME")]
     targets: Vec<String>,
     /// Reads footers and headers only, not the data: finds files that are cut or mixed up. TFRecord files have none, and are read whole.

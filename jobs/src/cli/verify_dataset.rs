@@ -24,17 +24,22 @@ pub(crate) fn resolve(name: &str, catalog: Option<&str>) -> anyhow::Result<Resol
     from_catalog::resolve(catalog, name)
 }
 
-/// What to say of a folder that is called as a dataset of the catalog is.
+/// What to say of a folder that is called as a dataset of the catalog is, or, where the catalog is not on this machine and not asked for this, may be.
 pub(crate) fn also_named(text: &str, catalog: Option<&str>) -> Option<String> {
     if text.starts_with(['.', '/', '~']) {
         return None;
     }
     let mut name = DatasetName::parse(text).ok()?;
-    let found = from_catalog::catalog(catalog).ok()?.resolve(&name).ok()?;
-    name.selector = Selector::Version(found.version);
+    let catalog = from_catalog::catalog(catalog).ok()?;
+    let dataset = match catalog.location().as_path() {
+        Some(_) => {
+            name.selector = Selector::Version(catalog.resolve(&name).ok()?.version);
+            format!("the catalog has a dataset of that name too: `{name}` asks for it")
+        }
+        None => format!("a dataset of that name is asked for with its version, as in `{text}:1.0.0`"),
+    };
     Some(format!(
-        "note: `{text}` is the folder ./{text} here, which is looked at; the catalog has a dataset of that name too: `{name}` asks for it, and `./{text}` \
-         for the folder"
+        "note: `{text}` is the folder ./{text} here, which is looked at, and `./{text}` always means; {dataset}"
     ))
 }
 

@@ -30,23 +30,17 @@ pub(super) fn folder_of_set(folder: &Path, url: &Url) -> PathBuf {
 impl Client {
     /// Fetches an object, from where the part ends if that is of the same object. The store's client tries again by itself.
     pub(super) fn attempt_stored(&self, part: &mut Part, wish: &Wish<'_>) -> Result<(), Failure> {
-        let Wish {
-            url,
-            spec,
-            strict,
-            meter,
-        } = *wish;
-        let object = ObjectFile::open(&Location::parse(url.as_str())?)?;
+        let object = ObjectFile::open(&Location::parse(wish.url.as_str())?)?;
         let total = object.len();
-        if let Some(wanted) = spec.bytes.filter(|wanted| strict && *wanted != total) {
-            return Err(Failure::Final(other_size(spec, wanted, &total.to_string())));
+        if let Some(wanted) = wish.spec.bytes.filter(|wanted| wish.strict && *wanted != total) {
+            return Err(Failure::Final(other_size(wish.spec, wanted, &total.to_string())));
         }
-        let state = PartState::of_object(url, object.tag());
+        let state = PartState::of_object(wish.url, object.tag());
         if !part.is_of(&state) || part.bytes() > total {
             part.restart(state)?;
-            meter.set(0);
+            wish.meter.set(0);
         }
-        self.copy(&object, part.bytes(), meter, &mut |bytes| part.append(bytes))?;
+        self.copy(&object, part.bytes(), wish.meter, &mut |bytes| part.append(bytes))?;
         Ok(())
     }
 
