@@ -406,7 +406,7 @@ fn remote_or_below(url: &str, location: &Location) -> Result<Vec<InputFile>> {
             return Err(error);
         }
         let bucket = location.to_string();
-        let bucket = bucket.splitn(4, '/').nth(2).unwrap_or_default();
+        let bucket = bucket.split('/').nth(2).unwrap_or_default();
         bail!("there is no bucket `{bucket}`");
     }
     let listed = store::list_files(location)?;
