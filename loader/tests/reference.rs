@@ -783,6 +783,56 @@ fn stream_ops() -> impl Strategy<Value = Vec<StreamOp>> {
         })
 }
 
+/// Killed and gone on with a hundred times, each time by another number of hosts and threads: nothing is left out and nothing comes twice.
+#[test]
+fn a_hundred_restores_change_nothing() {
+    let ops = [
+        Op::Shuffle(1),
+        Op::Mix(8, [3, 1], true),
+        Op::RandomMap(2),
+        Op::Filter(4),
+    ];
+    let stream_ops = [
+        StreamOp::FlatMap(3),
+        StreamOp::Pack(3, true, Some(4), 9, false),
+        StreamOp::Index,
+        StreamOp::WindowShuffle(20, 5),
+    ];
+    let streams = 6;
+    let dataset = build(40, &ops)
+        .repeat(None)
+        .unwrap()
+        .to_iter_over(streams)
+        .unwrap();
+    let dataset = build_streams(dataset, &stream_ops);
+    let open = |size, options: PipelineOptions| {
+        let batch = BatchOptions::new(size).stacking(Stacking::Ragged);
+        dataset.clone().batch(batch).unwrap().load(options).unwrap()
+    };
+    let mut random = 1u64;
+    let mut below = |limit: u64| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % limit
+    };
+    let legs: Vec<Leg> = (0..100)
+        .map(|_| Leg {
+            hosts: 1 + below(12),
+            size: 1 + below(2),
+            steps: below(3) as usize,
+            threads: vec![below(16) as usize, below(3) as usize],
+        })
+        .collect();
+    let limit = 1_500;
+    let found = run(&open, true, &legs, limit);
+    assert!(found.len() >= limit);
+    let mut wanted = merged(&random_access(0, 40, &ops, 300).0, &stream_ops, streams);
+    assert!(wanted.len() > limit + 500, "{}", wanted.len());
+    wanted.truncate(found.len());
+    assert_eq!(found, wanted);
+}
+
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES")
         .ok()

@@ -43,11 +43,9 @@ impl Mapping {
     /// `seed` is for a random one.
     pub(crate) fn new(input: &ElementSpec, transform: Arc<dyn Transform>, seed: Option<u64>) -> Result<Self> {
         let name = transform.name();
-        let said = |error| Error::Stage {
-            stage: name.clone(),
-            position: 0,
-            origin: None,
-            source: Box::new(error),
+        let said = |error| match error {
+            Error::Element(reason) => Error::Options(format!("`{name}`: {reason}")),
+            other => other,
         };
         if transform.is_random() && seed.is_none() {
             return Err(Error::Options(format!(
