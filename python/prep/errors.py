@@ -19,6 +19,7 @@ __all__ = [
     "StateError",
     "StorageError",
     "UnsupportedError",
+    "WorkerError",
 ]
 
 
@@ -71,3 +72,7 @@ class ClosedError(PrepError, ValueError):
 
 class InternalError(PrepError, RuntimeError):
     """A bug of this package: please report it with this message and what you called."""
+
+
+class WorkerError(PrepError, RuntimeError):
+    """A worker process that was killed, or whose exception does not pickle."""

@@ -1,18 +1,26 @@
-"""Data sources for Grain: `grain.MapDataset.source(prep.grain.DataSource("cifar10"))`, `grain.DataLoader(data_source=...)`.
-
-Grain itself is not imported here, and not needed.
-"""
+"""Data sources: what has a length and gives records by index, for our `DataLoader` and for Grain's."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, SupportsIndex
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 from prep._api import open as _open
+from prep._array_record import ArrayRecordDataSource
 from prep._core import Dataset
+from prep.errors import InvalidError, OutOfRangeError
 
-__all__ = ["DataSource"]
+__all__ = ["ArrayRecordDataSource", "DataSource", "RandomAccessDataSource", "RangeDataSource"]
+
+
+@runtime_checkable
+class RandomAccessDataSource(Protocol):
+    """What a loader reads from: any object with a length, and a record for each index below it."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, record_key: SupportsIndex, /) -> Any: ...
 
 
 class DataSource:
@@ -67,3 +75,30 @@ class DataSource:
 
     def __repr__(self) -> str:
         return f"prep.grain.DataSource({self._dataset.name!r}, split={self._dataset.split!r}, decode={self._decode})"
+
+
+class RangeDataSource:
+    """The numbers of a `range`, as records: for tests and for indices.
+
+    >>> source = RangeDataSource(10, 20, 5)
+    >>> len(source), source[1]
+    (2, 15)
+    """
+
+    def __init__(self, start: int, stop: int, step: int) -> None:
+        if step == 0:
+            raise InvalidError("the step of a range is 0, wanted another number")
+        self._range = range(start, stop, step)
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def __getitem__(self, record_key: SupportsIndex) -> int:
+        index = record_key.__index__()
+        if not 0 <= index < len(self._range):
+            raise OutOfRangeError(f"record {index} of a range of {len(self._range)}")
+        return self._range[index]
+
+    def __repr__(self) -> str:
+        # As Grain says it: the text is stored in states and compared.
+        return f"RangeDataSource(start={self._range.start}, stop={self._range.stop}, step={self._range.step})"

@@ -1,0 +1,69 @@
+"""Grain's `DataLoader` and what goes with it: a program changes `import grain.python as grain` into `import prep.grain as grain`.
+
+It then sees the same batches: the same records in the same order for a seed, shards and a number of workers, and the same generators in
+random transforms. A state that Grain saved goes on here, and the other way round. Grain itself is not imported here, and not needed.
+
+The real Grain takes our sources too: `grain.MapDataset.source(prep.grain.DataSource("cifar10"))`.
+
+| here | in Grain |
+| --- | --- |
+| `DataLoader`, `DataLoaderIterator` | there; one iterator also has `close()` and pickles |
+| `IndexSampler`, `SequentialSampler`, `RecordMetadata`, `Record` | there |
+| `MapTransform`, `RandomMapTransform`, `FilterTransform`, `FlatMapTransform`, `Batch` | those, also `transforms.Map` and so on |
+| `ShardOptions`, `NoSharding`, `ShardByJaxProcess` | there |
+| `ReadOptions`, `MultiprocessingOptions` | there |
+| `DataSource`, `ArrayRecordDataSource`, `RangeDataSource` | the last two |
+
+Importing this package imports no NumPy and no `multiprocessing`: the first iterator does.
+"""
+
+from prep._array_record import ArrayRecordDataSource
+from prep.grain import samplers, sharding, sources, transforms
+from prep.grain._loader import DataLoader, DataLoaderIterator, MultiprocessingOptions, ReadOptions
+from prep.grain.samplers import IndexSampler, Record, RecordMetadata, Sampler, SequentialSampler
+from prep.grain.sharding import NoSharding, ShardByJaxProcess, ShardOptions
+from prep.grain.sources import DataSource, RandomAccessDataSource, RangeDataSource
+from prep.grain.transforms import (
+    Batch,
+    Operation,
+    Transformation,
+    Transformations,
+)
+from prep.grain.transforms import Filter as FilterTransform
+from prep.grain.transforms import FlatMap as FlatMapTransform
+from prep.grain.transforms import Map as MapTransform
+from prep.grain.transforms import RandomMap as RandomMapTransform
+
+PyGrainDatasetIterator = DataLoaderIterator
+
+__all__ = [
+    "ArrayRecordDataSource",
+    "Batch",
+    "DataLoader",
+    "DataLoaderIterator",
+    "DataSource",
+    "FilterTransform",
+    "FlatMapTransform",
+    "IndexSampler",
+    "MapTransform",
+    "MultiprocessingOptions",
+    "NoSharding",
+    "Operation",
+    "PyGrainDatasetIterator",
+    "RandomAccessDataSource",
+    "RandomMapTransform",
+    "RangeDataSource",
+    "ReadOptions",
+    "Record",
+    "RecordMetadata",
+    "Sampler",
+    "SequentialSampler",
+    "ShardByJaxProcess",
+    "ShardOptions",
+    "Transformation",
+    "Transformations",
+    "samplers",
+    "sharding",
+    "sources",
+    "transforms",
+]

@@ -1,0 +1,91 @@
+"""Elements stacked into a batch, leaf by leaf."""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy
+
+from prep.errors import InvalidError
+
+_LEAVES = (numpy.ndarray, numpy.generic, int, float, complex, str, bytes)
+
+
+def make_batch(elements: Sequence[Any]) -> Any:
+    """One element with a new first axis from several of the same structure.
+
+    Dicts, lists, tuples and named tuples are looked into, and classes that the program registered with JAX. `None` stays `None`; all else
+    is stacked by NumPy.
+    """
+    return _stack(elements, "")
+
+
+def _stack(values: Sequence[Any], path: str) -> Any:
+    first = values[0]
+    kind = type(first)
+    if isinstance(first, _LEAVES):
+        return _stack_leaf(values, path)
+    if isinstance(first, Mapping):
+        for number, value in enumerate(values):
+            if not isinstance(value, Mapping) or value.keys() != first.keys():
+                raise _different(path, number, _described(first), _described(value))
+        items = {key: _stack([value[key] for value in values], f"{path}/{key}") for key in first}
+        if isinstance(first, collections.defaultdict):
+            return kind(first.default_factory, items)
+        return items if kind is dict else kind(items)
+    if isinstance(first, (list, tuple)):
+        for number, value in enumerate(values):
+            if type(value) is not kind or len(value) != len(first):
+                raise _different(path, number, _described(first), _described(value))
+        stacked = [_stack(column, f"{path}/{number}") for number, column in enumerate(zip(*values))]
+        return kind(*stacked) if hasattr(first, "_fields") else kind(stacked)
+    if first is None:
+        for number, value in enumerate(values):
+            if value is not None:
+                raise _different(path, number, "nothing", _described(value))
+        return None
+    # JAX is not imported for this: a class can be known to it only where the program imported it.
+    if (jax := sys.modules.get("jax")) is not None and hasattr(jax, "tree_util"):
+        leaves, structure = jax.tree_util.tree_flatten(first)
+        if len(leaves) != 1 or leaves[0] is not first:
+            columns = [leaves]
+            for number, value in enumerate(values[1:], 1):
+                others, other = jax.tree_util.tree_flatten(value)
+                if other != structure:
+                    raise _different(path, number, str(structure), str(other))
+                columns.append(others)
+            return structure.unflatten([_stack(column, f"{path}/{number}") for number, column in enumerate(zip(*columns))])
+    return _stack_leaf(values, path)
+
+
+def _stack_leaf(values: Sequence[Any], path: str) -> Any:
+    first = values[0]
+    kind = type(first)
+    if kind is numpy.ndarray:
+        shape, dtype = first.shape, first.dtype
+        if shape and all(type(value) is kind and value.shape == shape and value.dtype == dtype for value in values):
+            # A third of the time of `numpy.stack`, for small arrays.
+            return numpy.concatenate(values).reshape(len(values), *shape)
+    elif isinstance(first, numpy.generic) and kind not in (numpy.str_, numpy.bytes_) and all(type(value) is kind for value in values):
+        return numpy.array(values, first.dtype)
+    shapes = [numpy.shape(value) for value in values]
+    for number, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise _different(path, number, f"shape {shapes[0]}", f"shape {shape}")
+    return numpy.stack(values)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{type(value).__name__} of {', '.join(map(repr, value)) or 'nothing'}"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__} of length {len(value)}"
+    return type(value).__name__
+
+
+def _different(path: str, number: int, first: str, other: str) -> InvalidError:
+    leaf = f"`{path[1:]}`" if path else "the element"
+    return InvalidError(f"cannot batch: {leaf} is {first} in element 0 of the batch and {other} in element {number}")

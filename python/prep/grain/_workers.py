@@ -1,0 +1,529 @@
+"""Worker processes: each runs all operations over its share of the records; their elements come in turn.
+
+    main process                                worker i of n
+    one more, slot 3 is free     ------>        a thread that listens
+    element: pickle, slot 5, sizes  <------     reads, transforms, copies arrays into slot 5
+
+A worker and the main process share a pair of sockets and nothing with a name. Arrays travel in slots: anonymous memory (`memfd`) that the
+worker makes, sends the handle of once, and uses again when no array over it is left in the main process. Whoever dies, the kernel closes
+the sockets, which ends the others, and frees the memory.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import mmap
+import multiprocessing
+import multiprocessing.process
+import os
+import pickle
+import random
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from prep.errors import InvalidError, WorkerError
+from prep.grain._pipeline import Pipeline, State, initial_state
+
+if TYPE_CHECKING:
+    from prep.grain._loader import DataLoader
+
+_LENGTH = struct.Struct("<Q")
+_CONTROL = struct.Struct("<ci")
+_MORE, _FREE = b"m", b"f"
+_ELEMENT, _SLOT, _END, _ERROR = range(4)
+# Arrays of an element that are smaller in sum go through the socket.
+_SMALL_BYTES = 16 << 10
+# Slots of a worker that arrays in the main process may keep; beyond, arrays are copied out, so that handles stay few.
+_MOST_LEASED = 8
+# A worker that has been told to stop is given this long before it is killed.
+_GRACE_S = 0.15
+_ALIGN = 64
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
+
+
+class _Lease:
+    """A slot in use by arrays; gives it back when the last of them is gone, from whichever thread that happens in."""
+
+    __slots__ = ("_freed", "_slot")
+
+    def __init__(self, freed: collections.deque[int], slot: int) -> None:
+        self._freed = freed
+        self._slot = slot
+
+    def __del__(self) -> None:
+        self._freed.append(self._slot)
+
+
+class _Leased(numpy.ndarray):
+    """Bytes of a slot. Arrays over it keep it, and it keeps the lease."""
+
+    lease: _Lease | None = None
+
+
+class _Worker:
+    """The main process' side of one worker."""
+
+    def __init__(self, process: multiprocessing.process.BaseProcess, link: socket.socket, name: str) -> None:
+        self.process = process
+        self.link = link
+        self._name = name
+        self._received = bytearray()
+        self._handles: collections.deque[int] = collections.deque()
+        self._slots: dict[int, mmap.mmap] = {}
+        self._freed: collections.deque[int] = collections.deque()
+        self._leased = 0
+
+    def _wait_for(self, size: int) -> None:
+        while len(self._received) < size:
+            try:
+                data, handles, _, _ = socket.recv_fds(self.link, 1 << 20, 8)
+            except ConnectionError:
+                data, handles = b"", []
+            self._handles.extend(handles)
+            if not data:
+                raise self._died()
+            self._received += data
+
+    def _died(self) -> WorkerError:
+        self.process.join(2)
+        code = self.process.exitcode
+        if code is not None and code < 0:
+            hint = "; the system does that when memory runs out" if code == -signal.SIGKILL else ""
+            how = f"was killed by {signal.Signals(-code).name}{hint}"
+        else:
+            how = f"ended with exit code {code}"
+        return WorkerError(f"{self._name} (process {self.process.pid}) {how}")
+
+    def next(self) -> tuple[Any, State] | None:
+        """An element and the state after it, or None at the end."""
+        while True:
+            self._wait_for(_LENGTH.size)
+            end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+            self._wait_for(end)
+            message = pickle.loads(memoryview(self._received)[_LENGTH.size : end])
+            del self._received[:end]
+            kind, *rest = message
+            if kind == _SLOT:
+                self._take_slot(*rest)
+            elif kind == _ELEMENT:
+                element, state = self._element(*rest)
+                self._reply()
+                return element, state
+            elif kind == _END:
+                return None
+            else:
+                raise self._error(*rest)
+
+    def _take_slot(self, slot: int, size: int, old: int | None) -> None:
+        handle = self._handles.popleft()
+        try:
+            self._slots[slot] = mmap.mmap(handle, size)
+        finally:
+            os.close(handle)
+        if old is not None:
+            del self._slots[old]
+
+    def _element(self, state: State, slot: int | None, sizes: list[int], payload: bytes, inline: bytes) -> tuple[Any, State]:
+        if slot is None:
+            pieces: list[Any] = []
+            start = 0
+            for size in sizes:
+                pieces.append(bytearray(inline[start : start + size]))
+                start += size
+            return pickle.loads(payload, buffers=pieces), state
+        lease = _Lease(self._freed, slot)
+        region: Any = numpy.frombuffer(self._slots[slot], numpy.uint8)
+        copied = self._leased >= _MOST_LEASED
+        self._leased += 1
+        pieces, start = [], 0
+        for size in sizes:
+            piece = region[start : start + size]
+            if copied:
+                pieces.append(piece.copy())
+            else:
+                piece = piece.view(_Leased)
+                piece.lease = lease
+                pieces.append(piece)
+            start += _aligned(size)
+        return pickle.loads(payload, buffers=pieces), state
+
+    def _reply(self) -> None:
+        words = [_CONTROL.pack(_MORE, 0)]
+        while self._freed:
+            words.append(_CONTROL.pack(_FREE, self._freed.popleft()))
+            self._leased -= 1
+        with contextlib.suppress(ConnectionError):
+            # If it has died, the next wait says so.
+            self.link.sendall(b"".join(words))
+
+    def _error(self, pickled: bytes | None, kind: str, text: str, trace: str) -> BaseException:
+        error: BaseException | None = None
+        if pickled is not None:
+            with contextlib.suppress(Exception):
+                error = pickle.loads(pickled)
+        if error is None:
+            error = WorkerError(f"{kind}: {text}")
+        error.__cause__ = _Traceback(f"\n\n{self._name}:\n{trace}")
+        return error
+
+
+class _Traceback(Exception):
+    """The traceback of a worker, as the cause of an exception."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class _Pool:
+    """The processes of one iterator. Closing it in a forked child lets go of the sockets and no more."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.workers: dict[int, _Worker] = {}
+        _pools.add(self)
+
+    def close(self) -> None:
+        workers, self.workers = list(self.workers.values()), {}
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                # Not in a forked child: the pair is its parent's too.
+                if self.owner == os.getpid():
+                    worker.link.shutdown(socket.SHUT_RDWR)
+            worker.link.close()
+        if self.owner != os.getpid():
+            return
+        end = time.monotonic() + _GRACE_S
+        for worker in workers:
+            worker.process.join(max(0, end - time.monotonic()))
+        for worker in workers:
+            if worker.process.exitcode is None:
+                worker.process.kill()
+        for worker in workers:
+            worker.process.join()
+
+
+_pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
+
+
+def _forget_pools() -> None:
+    for pool in list(_pools):
+        pool.close()
+
+
+os.register_at_fork(after_in_child=_forget_pools)
+
+
+class Workers(Iterator[Any]):
+    """Elements of all workers, in turn: the order depends on their number, as Grain's does."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        options = loader.multiprocessing_options
+        self._loader = loader
+        self._count = options.num_workers
+        self._buffer_size = options.per_worker_buffer_size
+        self._next = 0
+        self._states = [initial_state(loader._operations)] * self._count
+        self._exhausted = [False] * self._count
+        self._pool: _Pool | None = None
+        self._close: weakref.finalize[..., Workers] | None = None
+
+    def get_state(self) -> State:
+        # Grain's names for an iterator over iterators.
+        return {
+            "next_index_in_cycle": self._next,
+            "next_index_in_datasets": self._count,
+            "iterators_in_use_indices": list(range(self._count)),
+            "iterators_in_use_states": list(self._states),
+            "exhausted": [int(exhausted) for exhausted in self._exhausted],
+            "future_states": {},
+        }
+
+    def set_state(self, state: State) -> None:
+        self.close()
+        self._next = state["next_index_in_cycle"]
+        self._states = list(state["iterators_in_use_states"])
+        self._exhausted = [bool(exhausted) for exhausted in state["exhausted"]]
+
+    def start_prefetch(self) -> None:
+        if self._pool is not None and self._pool.owner == os.getpid():
+            return
+        context = _context(self._loader)
+        payload: Any = self._loader if context.get_start_method() == "fork" else _pickled(self._loader)
+        pool = _Pool()
+        # Before the processes are there: an interrupt while they start leaves none.
+        self._pool, self._close = pool, weakref.finalize(self, pool.close)
+        with _quiet_fork():
+            for index, state in enumerate(self._states):
+                if not self._exhausted[index]:
+                    pool.workers[index] = self._started(context, payload, index, state)
+
+    def _started(self, context: Any, payload: Any, index: int, state: State) -> _Worker:
+        ours, theirs = socket.socketpair()
+        name = f"worker {index} of {self._count}"
+        try:
+            process = context.Process(
+                target=_work,
+                args=(theirs, ours if context.get_start_method() == "fork" else None, payload, index, self._count, state, self._buffer_size),
+                name=f"prep-grain-{index}",
+                daemon=True,
+            )
+            process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return _Worker(process, ours, name)
+
+    def __next__(self) -> Any:
+        if all(self._exhausted):
+            raise StopIteration
+        self.start_prefetch()
+        try:
+            while True:
+                if not self._exhausted[self._next]:
+                    assert self._pool is not None
+                    found = self._pool.workers[self._next].next()
+                    if found is not None:
+                        element, self._states[self._next] = found
+                        self._next = (self._next + 1) % self._count
+                        return element
+                    self._exhausted[self._next] = True
+                    if all(self._exhausted):
+                        self.close()
+                        self._next = (self._next + 1) % self._count
+                        raise StopIteration
+                self._next = (self._next + 1) % self._count
+        except StopIteration:
+            raise
+        except Exception:
+            self.close()
+            self._exhausted = [True] * self._count
+            raise
+        except BaseException:
+            # Interrupted, perhaps in the middle of a message. The next call starts workers where the stream stands.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._close is not None:
+            self._close()
+        self._pool = self._close = None
+
+
+def _context(loader: DataLoader) -> Any:
+    """How processes start: as asked for, as the program set for `multiprocessing`, else by fork where that is usual."""
+    method = loader._start_method or multiprocessing.get_start_method(allow_none=True)
+    return multiprocessing.get_context(method or ("fork" if sys.platform == "linux" else "spawn"))
+
+
+def _pickled(loader: DataLoader) -> bytes:
+    """For processes that do not inherit the loader. What an interactive session defines has to go by value, which `cloudpickle` can."""
+    main = sys.modules.get("__main__")
+    if getattr(main, "__file__", None) is None:
+        with contextlib.suppress(ImportError):
+            import cloudpickle  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+            return bytes(cloudpickle.dumps(loader))
+    try:
+        return pickle.dumps(loader)
+    except Exception as error:
+        with contextlib.suppress(ImportError):
+            import cloudpickle
+
+            return bytes(cloudpickle.dumps(loader))
+        raise InvalidError(f"the loader does not pickle, as worker processes that are not forked need: {error}") from error
+
+
+@contextlib.contextmanager
+def _quiet_fork() -> Iterator[None]:
+    """Ctrl-C waits until the processes are there, and those who warn of threads at a fork are silent: a worker touches none of theirs."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r".*fork\(\)")
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# The rest runs in the workers.
+
+
+class _MainIsGone(BaseException):
+    pass
+
+
+class _Channel:
+    """A worker's side: sends elements while it is allowed to, and listens for what is free again."""
+
+    def __init__(self, link: socket.socket, credit: int) -> None:
+        self._link = link
+        self._allowed = threading.Semaphore(credit)
+        self._slots: dict[int, mmap.mmap] = {}
+        self._free: set[int] = set()
+        self._made = 0
+        self._finished = threading.Event()
+        self.closed = False
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        data = b""
+        while True:
+            try:
+                received = self._link.recv(4096)
+            except OSError:
+                received = b""
+            if not received:
+                break
+            data += received
+            whole = len(data) - len(data) % _CONTROL.size
+            for word, slot in _CONTROL.iter_unpack(data[:whole]):
+                if word == _FREE:
+                    self._free.add(slot)
+                else:
+                    self._allowed.release()
+            data = data[whole:]
+        self.closed = True
+        self._allowed.release()
+        # A transform that takes long is not waited for.
+        if not self._finished.wait(_GRACE_S):
+            os._exit(1)
+
+    def finish(self) -> None:
+        self._finished.set()
+
+    def element(self, element: Any, state: State) -> None:
+        buffers: list[pickle.PickleBuffer] = []
+        payload = pickle.dumps(element, 5, buffer_callback=buffers.append)
+        pieces = [buffer.raw() for buffer in buffers]
+        sizes = [piece.nbytes for piece in pieces]
+        self._allowed.acquire()
+        if sum(sizes) < _SMALL_BYTES:
+            self._send(_ELEMENT, state, None, sizes, payload, b"".join(pieces))
+            return
+        slot = self._slot(sum(map(_aligned, sizes)))
+        memory = memoryview(self._slots[slot])
+        start = 0
+        for piece, size in zip(pieces, sizes):
+            memory[start : start + size] = piece
+            start += _aligned(size)
+        self._send(_ELEMENT, state, slot, sizes, payload, b"")
+
+    def _slot(self, size: int) -> int:
+        """A free slot that is large enough: one of old, or a new one, in place of one that is too small."""
+        free = list(self._free)
+        for slot in free:
+            if len(self._slots[slot]) >= size:
+                self._free.discard(slot)
+                return slot
+        old = free[0] if free else None
+        # A little more than asked for, since the next element may be a little larger.
+        size = -(-(size + size // 8) // mmap.PAGESIZE) * mmap.PAGESIZE
+        slot, self._made = self._made, self._made + 1
+        handle, close = _anonymous_file()
+        try:
+            os.ftruncate(handle, size)
+            self._slots[slot] = mmap.mmap(handle, size)
+            self._send(_SLOT, slot, size, old, handle=handle)
+        finally:
+            close()
+        if old is not None:
+            self._free.discard(old)
+            del self._slots[old]
+        return slot
+
+    def end(self) -> None:
+        self._send(_END)
+
+    def error(self, error: BaseException) -> None:
+        trace = "".join(traceback.format_exception(error))
+        pickled: bytes | None = None
+        with contextlib.suppress(Exception):
+            pickled = pickle.dumps(error)
+            # Some exceptions pickle and do not come back.
+            if not isinstance(pickle.loads(pickled), type(error)):
+                pickled = None
+        if not isinstance(error, Exception):
+            # `SystemExit` in a transform is its failure, not the wish to end the main process.
+            pickled = None
+        self._send(_ERROR, pickled, type(error).__qualname__, str(error), trace)
+
+    def _send(self, *message: Any, handle: int | None = None) -> None:
+        if self.closed:
+            raise _MainIsGone
+        body = pickle.dumps(message, 5)
+        data = memoryview(_LENGTH.pack(len(body)) + body)
+        try:
+            if handle is not None:
+                data = data[socket.send_fds(self._link, [data], [handle]) :]
+            self._link.sendall(data)
+        except OSError as error:
+            raise _MainIsGone from error
+
+
+def _anonymous_file() -> tuple[int, Any]:
+    """A file in memory without a name, and what closes it."""
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("prep-grain")
+        return handle, lambda: os.close(handle)
+    file = tempfile.TemporaryFile()
+    return file.fileno(), file.close
+
+
+def _work(
+    link: socket.socket,
+    of_main: socket.socket | None,
+    payload: Any,
+    index: int,
+    count: int,
+    state: State,
+    buffer_size: int,
+) -> None:
+    # Ctrl-C in a terminal reaches all processes; the main one decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    if of_main is not None:
+        of_main.close()
+        # As in a fresh process; else all would draw the same numbers. (`random` sees to that itself.)
+        numpy.random.seed(random.SystemRandom().getrandbits(32))
+    channel = _Channel(link, buffer_size)
+    try:
+        loader = _unpickled(payload) if isinstance(payload, bytes) else payload
+        pipeline = Pipeline(loader, index, count)
+        pipeline.set_state(state)
+        for element in pipeline:
+            channel.element(element, pipeline.get_state())
+        channel.end()
+    except _MainIsGone:
+        pass
+    except BaseException as error:
+        with contextlib.suppress(_MainIsGone):
+            channel.error(error)
+    finally:
+        channel.finish()
+
+
+def _unpickled(payload: bytes) -> Any:
+    try:
+        return pickle.loads(payload)
+    except Exception as error:
+        error.add_note('define sources and transforms in a module that worker processes can import, or start them with `start_method="fork"`')
+        raise
