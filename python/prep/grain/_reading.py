@@ -19,8 +19,6 @@ from prep.grain import samplers
 from prep.grain.sharding import ShardOptions
 from prep.grain.sources import DataSource
 
-# Keys are computed, and rows without threads are made, this many at a time.
-_BLOCK = 1024
 # A thread is given more records at a time while they take less than this: handing over costs some 20 us.
 _QUICK_S = 1e-3
 _MOST_AT_A_TIME = 64
@@ -63,6 +61,7 @@ class Order:
         of_shard = samplers.length(sampler) // shard.shard_count
         self.length = len(range(worker_index, of_shard, worker_count))
         self._computed = samplers.computes_keys(sampler)
+        self._block_size = sampler.block_size if self._computed else 1
         self._block: tuple[int, list[int]] = (-1, [])
 
     def rows(self, start: int, count: int) -> list[Row]:
@@ -74,9 +73,9 @@ class Order:
         return [Row(_UNREAD, self._first + position * self._step, self._key(position), None, self._sampler) for position in positions]
 
     def _key(self, position: int) -> int:
-        block, within = divmod(position, _BLOCK)
+        block, within = divmod(position, self._block_size)
         if self._block[0] != block:
-            positions = numpy.arange(block * _BLOCK, min((block + 1) * _BLOCK, self.length), dtype=numpy.int64)
+            positions = numpy.arange(position - within, min(position - within + self._block_size, self.length), dtype=numpy.int64)
             self._block = block, self._sampler.keys(self._first + positions * self._step).tolist()
         return self._block[1][within]
 

@@ -148,16 +148,16 @@ class _Worker:
                 start += size
             return pickle.loads(payload, buffers=pieces), state
         lease = _Lease(self._freed, slot)
-        region: Any = numpy.frombuffer(self._slots[slot], numpy.uint8)
+        memory = self._slots[slot]
         copied = self._leased >= _MOST_LEASED
         self._leased += 1
         pieces, start = [], 0
         for size in sizes:
-            piece = region[start : start + size]
             if copied:
-                pieces.append(piece.copy())
+                pieces.append(bytearray(memoryview(memory)[start : start + size]))
             else:
-                piece = piece.view(_Leased)
+                # Straight from the memory: NumPy would skip a view of a view, and with it the lease.
+                piece = _Leased((size,), numpy.uint8, memory, start)
                 piece.lease = lease
                 pieces.append(piece)
             start += _aligned(size)

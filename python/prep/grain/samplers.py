@@ -55,8 +55,13 @@ class _Keyed:
     def __len__(self) -> int:
         raise NotImplementedError
 
+    @property
+    def block_size(self) -> int:
+        """For how many indices to ask at a time. Each call costs some 0.1 ms; over a few records, many indices would be many epochs."""
+        return min(max(16, self._num_records // 8), 8192)
+
     def keys(self, indices: Array) -> Array:
-        """The records at many global indices, not checked: microseconds for a thousand."""
+        """The records at many global indices, not checked."""
         raise NotImplementedError
 
     def generator(self, index: int) -> Optional[numpy.random.Generator]:
