@@ -243,7 +243,7 @@ def test_a_stream_is_the_same_beside_grains_real_processes():
     mine, their = both("all, remainder dropped", worker_count=2)
     iterator = iter(their)
     wanted = list(iterator)
-    assert len(wanted) == 4
+    assert len(wanted) == 5
     assert_same(list(mine), wanted)
 
 

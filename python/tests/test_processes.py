@@ -401,6 +401,7 @@ def test_errors_are_of_the_kinds_that_programs_catch():
         errors.BuildError: RuntimeError,
         errors.ClosedError: ValueError,
         errors.InternalError: RuntimeError,
+        errors.WorkerError: RuntimeError,
     }.items():
         assert issubclass(kind, prep.PrepError) and issubclass(kind, builtin)
         error = pickle.loads(pickle.dumps(kind("what and where")))

@@ -61,7 +61,7 @@ class DataLoader:
     >>> from prep.grain import Batch, DataLoader, IndexSampler, NoSharding
     >>> loader = DataLoader(data_source=range(5), sampler=IndexSampler(5, shuffle=True, seed=42, num_epochs=1), operations=[Batch(3)])
     >>> [batch.tolist() for batch in loader]
-    [[4, 2, 0], [3, 1]]
+    [[4, 1, 2], [3, 0]]
 
     Args:
         data_source: What has a length and gives records by index.

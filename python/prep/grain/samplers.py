@@ -121,7 +121,7 @@ class IndexSampler(_Keyed):
 
     >>> sampler = IndexSampler(5, shuffle=True, seed=42, num_epochs=1)
     >>> [sampler[index].record_key for index in range(len(sampler))]
-    [4, 2, 0, 3, 1]
+    [4, 1, 2, 3, 0]
 
     Args:
         num_records: Records in the source.
