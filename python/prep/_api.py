@@ -203,8 +203,9 @@ def build(
         `status` (`built`, `up to date`, `planned`), `name`, `config`, `version`, `path`, `fingerprint`, `splits` and more.
 
     Raises:
-        BuildError, StorageError, DamagedError, NotFoundError: What stopped it; what was finished is kept.
-        ConflictError: Another build of this version is there already; see `overwrite`.
+        BuildError, StorageError, DamagedError, NotFoundError: What stopped it; what was finished is kept. A `BuildError` too where another build
+            of this version is there already: see `overwrite`.
+        ConflictError: Others have committed another build of this version meanwhile.
     """
     places = [from_] if isinstance(from_, (str, os.PathLike)) else from_
     return _core.build(
