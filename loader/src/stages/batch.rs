@@ -416,10 +416,7 @@ impl IterStage for BatchIterStage {
 
     fn open(&self, stream: Stream, mut cursor: Option<&mut Cursor<'_>>) -> Result<Box<dyn Machine>> {
         let parent = self.parent.open(stream.clone(), cursor.as_deref_mut())?;
-        let number = match cursor {
-            Some(cursor) => cursor.next()?,
-            None => stream.first_number(),
-        };
+        let number = stream.next_number(cursor)?;
         Ok(Box::new(BatchMachine {
             parent,
             options: self.options.clone(),

@@ -164,10 +164,7 @@ impl IterStage for MapIterStage {
 
     fn open(&self, stream: Stream, mut cursor: Option<&mut Cursor<'_>>) -> Result<Box<dyn Machine>> {
         let parent = self.parent.open(stream.clone(), cursor.as_deref_mut())?;
-        let number = match cursor {
-            Some(cursor) => cursor.next()?,
-            None => stream.first_number(),
-        };
+        let number = stream.next_number(cursor)?;
         Ok(Box::new(MapMachine {
             parent,
             mapping: self.mapping.clone(),

@@ -115,6 +115,11 @@ impl Stream {
     pub(crate) fn first_number(&self) -> u64 {
         self.round << 40
     }
+
+    /// The number that a stage goes on with: the one it has saved, else the first.
+    fn next_number(&self, cursor: Option<&mut Cursor<'_>>) -> Result<u64> {
+        cursor.map_or_else(|| Ok(self.first_number()), Cursor::next)
+    }
 }
 
 /// Numbers that machines have saved, read in the same order.
