@@ -4,9 +4,8 @@
     one more, slot 3 is free     ------>        a thread that listens
     element: pickle, slot 5, sizes  <------     reads, transforms, copies arrays into slot 5
 
-A worker and the main process share a pair of sockets and nothing with a name. Arrays travel in slots: anonymous memory (`memfd`) that the
-worker makes, sends the handle of once, and uses again when no array over it is left in the main process. Whoever dies, the kernel closes
-the sockets, which ends the others, and frees the memory.
+Arrays travel in slots: anonymous memory that the worker makes, sends the handle of once, and uses again when no array over it is left in
+the main process. How processes start and end: `prep._processes`.
 """
 
 from __future__ import annotations
@@ -14,33 +13,24 @@ from __future__ import annotations
 import collections
 import contextlib
 import mmap
-import multiprocessing
 import multiprocessing.process
 import os
 import pickle
-import random
-import signal
 import socket
 import struct
-import sys
-import tempfile
 import threading
-import time
-import traceback
-import warnings
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from prep.errors import InvalidError, WorkerError
+from prep import _processes
 from prep.grain._pipeline import Pipeline, State, initial_state
 
 if TYPE_CHECKING:
     from prep.grain._loader import DataLoader
 
-_LENGTH = struct.Struct("<Q")
 _CONTROL = struct.Struct("<ci")
 _MORE, _FREE = b"m", b"f"
 _ELEMENT, _SLOT, _END, _ERROR = range(4)
@@ -48,8 +38,6 @@ _ELEMENT, _SLOT, _END, _ERROR = range(4)
 _SMALL_BYTES = 16 << 10
 # Slots of a worker that arrays in the main process may keep; beyond, arrays are copied out, so that handles stay few.
 _MOST_LEASED = 8
-# A worker that has been told to stop is given this long before it is killed.
-_GRACE_S = 0.15
 _ALIGN = 64
 
 
@@ -76,13 +64,11 @@ class _Leased(numpy.ndarray):
     lease: _Lease | None = None
 
 
-class _Worker:
+class _Worker(_processes.Worker):
     """The main process' side of one worker."""
 
     def __init__(self, process: multiprocessing.process.BaseProcess, link: socket.socket, name: str) -> None:
-        self.process = process
-        self.link = link
-        self._name = name
+        super().__init__(process, link, name)
         self._received = bytearray()
         self._handles: collections.deque[int] = collections.deque()
         self._slots: dict[int, mmap.mmap] = {}
@@ -97,26 +83,16 @@ class _Worker:
                 data, handles = b"", []
             self._handles.extend(handles)
             if not data:
-                raise self._died()
+                raise self.died()
             self._received += data
-
-    def _died(self) -> WorkerError:
-        self.process.join(2)
-        code = self.process.exitcode
-        if code is not None and code < 0:
-            hint = "; the system does that when memory runs out" if code == -signal.SIGKILL else ""
-            how = f"was killed by {signal.Signals(-code).name}{hint}"
-        else:
-            how = f"ended with exit code {code}"
-        return WorkerError(f"{self._name} (process {self.process.pid}) {how}")
 
     def next(self) -> tuple[Any, State] | None:
         """An element and the state after it, or None at the end."""
         while True:
-            self._wait_for(_LENGTH.size)
-            end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+            self._wait_for(_processes.LENGTH.size)
+            end = _processes.LENGTH.size + _processes.LENGTH.unpack_from(self._received)[0]
             self._wait_for(end)
-            message = pickle.loads(memoryview(self._received)[_LENGTH.size : end])
+            message = pickle.loads(memoryview(self._received)[_processes.LENGTH.size : end])
             del self._received[:end]
             kind, *rest = message
             if kind == _SLOT:
@@ -128,7 +104,7 @@ class _Worker:
             elif kind == _END:
                 return None
             else:
-                raise self._error(*rest)
+                raise self.raised(*rest)
 
     def _take_slot(self, slot: int, size: int, old: int | None) -> None:
         handle = self._handles.popleft()
@@ -172,62 +148,6 @@ class _Worker:
             # If it has died, the next wait says so.
             self.link.sendall(b"".join(words))
 
-    def _error(self, pickled: bytes | None, kind: str, text: str, trace: str) -> BaseException:
-        error: BaseException | None = None
-        if pickled is not None:
-            with contextlib.suppress(Exception):
-                error = pickle.loads(pickled)
-        if error is None:
-            error = WorkerError(f"{kind}: {text}")
-        error.__cause__ = _Traceback(f"\n\n{self._name}:\n{trace}")
-        return error
-
-
-class _Traceback(Exception):
-    """The traceback of a worker, as the cause of an exception."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-class _Pool:
-    """The processes of one iterator. Closing it in a forked child lets go of the sockets and no more."""
-
-    def __init__(self) -> None:
-        self.owner = os.getpid()
-        self.workers: dict[int, _Worker] = {}
-        _pools.add(self)
-
-    def close(self) -> None:
-        workers, self.workers = list(self.workers.values()), {}
-        for worker in workers:
-            with contextlib.suppress(OSError):
-                # Not in a forked child: the pair is its parent's too.
-                if self.owner == os.getpid():
-                    worker.link.shutdown(socket.SHUT_RDWR)
-            worker.link.close()
-        if self.owner != os.getpid():
-            return
-        end = time.monotonic() + _GRACE_S
-        for worker in workers:
-            worker.process.join(max(0, end - time.monotonic()))
-        for worker in workers:
-            if worker.process.exitcode is None:
-                worker.process.kill()
-        for worker in workers:
-            worker.process.join()
-
-
-_pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
-
-
-def _forget_pools() -> None:
-    for pool in list(_pools):
-        pool.close()
-
-
-os.register_at_fork(after_in_child=_forget_pools)
-
 
 class Workers(Iterator[Any]):
     """Elements of all workers, in turn: the order depends on their number, as Grain's does."""
@@ -240,8 +160,9 @@ class Workers(Iterator[Any]):
         self._next = 0
         self._states = [initial_state(loader._operations)] * self._count
         self._exhausted = [False] * self._count
-        self._pool: _Pool | None = None
+        self._pool: _processes.Processes | None = None
         self._close: weakref.finalize[..., Workers] | None = None
+        self._workers: dict[int, _Worker] = {}
 
     def get_state(self) -> State:
         # Grain's names for an iterator over iterators.
@@ -261,35 +182,22 @@ class Workers(Iterator[Any]):
         self._exhausted = [bool(exhausted) for exhausted in state["exhausted"]]
 
     def start_prefetch(self) -> None:
-        if self._pool is not None and self._pool.owner == os.getpid():
+        if self._pool is not None and self._pool.is_ours():
             return
-        context = _context(self._loader)
-        payload: Any = self._loader if context.get_start_method() == "fork" else _pickled(self._loader)
-        pool = _Pool()
+        context = _processes.context(self._loader._start_method)
+        forked = context.get_start_method() == "fork"
+        payload: Any = self._loader if forked else _processes.pickled(self._loader, "the loader does")
+        pool = _processes.Processes()
         # Before the processes are there: an interrupt while they start leaves none.
-        self._pool, self._close = pool, weakref.finalize(self, pool.close)
-        with _quiet_fork():
+        self._pool, self._close, self._workers = pool, weakref.finalize(self, pool.close), {}
+        with _processes.starting():
             for index, state in enumerate(self._states):
                 if not self._exhausted[index]:
-                    pool.workers[index] = self._started(context, payload, index, state)
-
-    def _started(self, context: Any, payload: Any, index: int, state: State) -> _Worker:
-        ours, theirs = socket.socketpair()
-        name = f"worker {index} of {self._count}"
-        try:
-            process = context.Process(
-                target=_work,
-                args=(theirs, ours if context.get_start_method() == "fork" else None, payload, index, self._count, state, self._buffer_size),
-                name=f"prep-grain-{index}",
-                daemon=True,
-            )
-            process.start()
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        return _Worker(process, ours, name)
+                    name = f"worker {index} of {self._count}"
+                    arguments = (payload, index, self._count, state, self._buffer_size)
+                    worker = _Worker(*_processes.start(context, _work, arguments, name), name)
+                    pool.workers.append(worker)
+                    self._workers[index] = worker
 
     def __next__(self) -> Any:
         if all(self._exhausted):
@@ -298,8 +206,7 @@ class Workers(Iterator[Any]):
         try:
             while True:
                 if not self._exhausted[self._next]:
-                    assert self._pool is not None
-                    found = self._pool.workers[self._next].next()
+                    found = self._workers[self._next].next()
                     if found is not None:
                         element, self._states[self._next] = found
                         self._next = (self._next + 1) % self._count
@@ -325,42 +232,7 @@ class Workers(Iterator[Any]):
         if self._close is not None:
             self._close()
         self._pool = self._close = None
-
-
-def _context(loader: DataLoader) -> Any:
-    """How processes start: as asked for, as the program set for `multiprocessing`, else by fork where that is usual."""
-    method = loader._start_method or multiprocessing.get_start_method(allow_none=True)
-    return multiprocessing.get_context(method or ("fork" if sys.platform == "linux" else "spawn"))
-
-
-def _pickled(loader: DataLoader) -> bytes:
-    """For processes that do not inherit the loader. What an interactive session defines has to go by value, which `cloudpickle` can."""
-    main = sys.modules.get("__main__")
-    if getattr(main, "__file__", None) is None:
-        with contextlib.suppress(ImportError):
-            import cloudpickle  # type: ignore[import-untyped, import-not-found, unused-ignore]
-
-            return bytes(cloudpickle.dumps(loader))
-    try:
-        return pickle.dumps(loader)
-    except Exception as error:
-        with contextlib.suppress(ImportError):
-            import cloudpickle
-
-            return bytes(cloudpickle.dumps(loader))
-        raise InvalidError(f"the loader does not pickle, as worker processes that are not forked need: {error}") from error
-
-
-@contextlib.contextmanager
-def _quiet_fork() -> Iterator[None]:
-    """Ctrl-C waits until the processes are there, and those who warn of threads at a fork are silent: a worker touches none of theirs."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r".*fork\(\)")
-            yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._workers = {}
 
 
 # The rest runs in the workers.
@@ -403,7 +275,7 @@ class _Channel:
         self.closed = True
         self._allowed.release()
         # A transform that takes long is not waited for.
-        if not self._finished.wait(_GRACE_S):
+        if not self._finished.wait(_processes.GRACE_S):
             os._exit(1)
 
     def finish(self) -> None:
@@ -437,10 +309,8 @@ class _Channel:
         # A little more than asked for, since the next element may be a little larger.
         size = -(-(size + size // 8) // mmap.PAGESIZE) * mmap.PAGESIZE
         slot, self._made = self._made, self._made + 1
-        handle, close = _anonymous_file()
+        self._slots[slot], handle, close = _processes.anonymous_memory(size)
         try:
-            os.ftruncate(handle, size)
-            self._slots[slot] = mmap.mmap(handle, size)
             self._send(_SLOT, slot, size, old, handle=handle)
         finally:
             close()
@@ -453,38 +323,18 @@ class _Channel:
         self._send(_END)
 
     def error(self, error: BaseException) -> None:
-        trace = "".join(traceback.format_exception(error))
-        pickled: bytes | None = None
-        with contextlib.suppress(Exception):
-            pickled = pickle.dumps(error)
-            # Some exceptions pickle and do not come back.
-            if not isinstance(pickle.loads(pickled), type(error)):
-                pickled = None
-        if not isinstance(error, Exception):
-            # `SystemExit` in a transform is its failure, not the wish to end the main process.
-            pickled = None
-        self._send(_ERROR, pickled, type(error).__qualname__, str(error), trace)
+        self._send(_ERROR, _processes.Raised(error))
 
     def _send(self, *message: Any, handle: int | None = None) -> None:
         if self.closed:
             raise _MainIsGone
-        body = pickle.dumps(message, 5)
-        data = memoryview(_LENGTH.pack(len(body)) + body)
+        data = memoryview(_processes.framed(message))
         try:
             if handle is not None:
                 data = data[socket.send_fds(self._link, [data], [handle]) :]
             self._link.sendall(data)
         except OSError as error:
             raise _MainIsGone from error
-
-
-def _anonymous_file() -> tuple[int, Any]:
-    """A file in memory without a name, and what closes it."""
-    if hasattr(os, "memfd_create"):
-        handle = os.memfd_create("prep-grain")
-        return handle, lambda: os.close(handle)
-    file = tempfile.TemporaryFile()
-    return file.fileno(), file.close
 
 
 def _work(
@@ -496,17 +346,10 @@ def _work(
     state: State,
     buffer_size: int,
 ) -> None:
-    # Ctrl-C in a terminal reaches all processes; the main one decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    if of_main is not None:
-        of_main.close()
-        # As in a fresh process; else all would draw the same numbers. (`random` sees to that itself.)
-        numpy.random.seed(random.SystemRandom().getrandbits(32))
+    _processes.begin(of_main)
     channel = _Channel(link, buffer_size)
     try:
-        loader = _unpickled(payload) if isinstance(payload, bytes) else payload
+        loader = _processes.unpickled(payload) if isinstance(payload, bytes) else payload
         pipeline = Pipeline(loader, index, count)
         pipeline.set_state(state)
         for element in pipeline:
@@ -519,11 +362,3 @@ def _work(
             channel.error(error)
     finally:
         channel.finish()
-
-
-def _unpickled(payload: bytes) -> Any:
-    try:
-        return pickle.loads(payload)
-    except Exception as error:
-        error.add_note('define sources and transforms in a module that worker processes can import, or start them with `start_method="fork"`')
-        raise

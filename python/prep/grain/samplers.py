@@ -68,7 +68,7 @@ class _Keyed:
         """A fresh generator for a global index: that of `numpy.random.Philox(key=seed + index)`."""
         if self._seed is None:
             return None
-        from prep.grain._generators import philox
+        from prep._generators import philox
 
         return philox(self._seed + index)
 
