@@ -6,10 +6,12 @@ the others. Memory that they share is anonymous, and its handle goes over the so
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import mmap
 import multiprocessing
 import multiprocessing.process
+import multiprocessing.util
 import os
 import pickle
 import random
@@ -206,12 +208,14 @@ class Processes:
 _all: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 
-def _forget() -> None:
+def _close_all() -> None:
     for processes in list(_all):
         processes.close()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_close_all)
+# Before `multiprocessing`, which was imported earlier, ends its processes by a signal.
+atexit.register(_close_all)
 
 
 def anonymous_memory(size: int) -> tuple[mmap.mmap, int, Callable[[], None]]:
