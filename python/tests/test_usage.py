@@ -31,7 +31,8 @@ def test_the_python_block_of_the_readme_runs():
 @pytest.mark.parametrize(
     "name",
     ["prep", "prep.errors", "prep._spec", "prep._api", "prep._array_record"]
-    + [f"prep.grain.{name}" for name in ("sources", "sharding", "samplers", "_loader")],
+    + [f"prep.grain.{name}" for name in ("sources", "sharding", "samplers", "_loader")]
+    + ["prep.jax"],
 )
 def test_the_examples_in_the_documentation_hold(name, monkeypatch):
     monkeypatch.chdir(pathlib.Path(__file__).parent.parent)
