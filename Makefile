@@ -15,12 +15,11 @@ CLEAN_VENV := target/clean-venv
 WHEELS := target/wheels
 BENCH_WORK := target/bench
 STEP := scripts/step
-# What the interoperability tests of formats run.
-EXAMPLES := $(STEP) "example programs" $(CARGO) build --quiet --release --package prep-formats --example example_json --example rewrite \
-	--example tfds_folder
-export PREP_EXAMPLE_JSON := $(CURDIR)/target/release/examples/example_json
-export PREP_REWRITE := $(CURDIR)/target/release/examples/rewrite
-export PREP_TFDS_FOLDER := $(CURDIR)/target/release/examples/tfds_folder
+# What the interoperability tests of formats run: the Rust tests have built them.
+EXAMPLES := $(STEP) "example programs" $(CARGO) build --quiet --workspace --examples
+export PREP_EXAMPLE_JSON := $(CURDIR)/target/debug/examples/example_json
+export PREP_REWRITE := $(CURDIR)/target/debug/examples/rewrite
+export PREP_TFDS_FOLDER := $(CURDIR)/target/debug/examples/tfds_folder
 
 export CARGO PYTHON
 

@@ -9,6 +9,7 @@ use prep_formats::store::{self, Location};
 
 use crate::builder::{FileSet, SourcePlace, SourceSpec};
 use crate::error::Hinted;
+use crate::fetch;
 use crate::readers::rows::file::{is_packed, set_name};
 use crate::readers::rows::{Contents, RowReader};
 use crate::recipe::rows::SourceRule;
@@ -127,8 +128,8 @@ impl Splits {
 
 /// What a source of a recipe stands for.
 enum Place {
-    /// A local file.
-    File(PathBuf),
+    /// A file that lies there.
+    File(SourcePlace),
     /// What fits below a folder, and what comes before its path in the names of files.
     Folder(Tree, Pattern, String),
     /// What is fetched, or asked for when it is registered where it lies.
@@ -144,10 +145,19 @@ fn places_of(spec: &RowsSpec, sources: &[SourceSpec], from: &[String]) -> Result
         if rule.is_taken_over {
             return Ok(Place::Address);
         }
-        let place = moved(source, rule.text.as_deref(), from, sources.len() == 1);
         let text = rule.text.as_deref().unwrap_or(&source.name);
+        let place = match (&source.place, &rule.text) {
+            (SourcePlace::Path(_), Some(text)) if !from.is_empty() => {
+                let is_only = sources.len() == 1;
+                match moved(text, from, is_only) {
+                    Some(place) => place,
+                    None => return moved_to_address(text, from, is_only),
+                }
+            }
+            _ => source.place.clone(),
+        };
         let folder = match files_of(&place).map_err(anyhow::Error::msg)? {
-            Some(Files::One(path)) => return Ok(Place::File(path)),
+            Some(Files::One(path)) => return Ok(Place::File(SourcePlace::Found(path, None))),
             Some(Files::Folder(root, pattern)) => (Tree::Local(root), pattern),
             None => match objects_of(&place, text).map_err(anyhow::Error::msg)? {
                 Some((root, pattern)) => (Tree::list(root)?, pattern),
@@ -155,7 +165,7 @@ fn places_of(spec: &RowsSpec, sources: &[SourceSpec], from: &[String]) -> Result
             },
         };
         let (root, pattern) = folder;
-        let prefix = prefix_of(root.path_in(text), &pattern);
+        let prefix = prefix_of(path_in(text), &pattern);
         Ok(Place::Folder(root, pattern, prefix))
     };
     let rules = spec.sources.iter().zip(sources);
@@ -244,11 +254,11 @@ pub(super) fn expand(
                 found.sources.push(source.clone());
                 found.rules.push(index as u32);
             }
-            Place::File(path) => {
+            Place::File(place) => {
                 let text = rule.text.as_deref().unwrap_or(&source.name);
                 let spec = SourceSpec {
                     name: name_of(Path::new(text)),
-                    place: SourcePlace::Found(path.clone(), None),
+                    place: place.clone(),
                     ..source.clone()
                 };
                 found
@@ -473,17 +483,6 @@ impl Tree {
         }
     }
 
-    /// What a path or address in a recipe says of a place, without the store.
-    fn path_in<'a>(&self, text: &'a str) -> &'a str {
-        match self {
-            Self::Local(_) => text,
-            Self::Stored(..) => {
-                let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
-                rest.find('/').map_or("", |slash| &rest[slash..])
-            }
-        }
-    }
-
     /// A file below it as a source.
     fn source(&self, name: String, path: &str) -> Result<SourceSpec> {
         let place = match self {
@@ -522,27 +521,26 @@ fn is_hidden(name: &str) -> bool {
     name.starts_with('.') || name.ends_with('~')
 }
 
-/// The place of a source where the user says to look elsewhere.
-fn moved(source: &SourceSpec, text: Option<&str>, from: &[String], is_only: bool) -> SourcePlace {
-    let (SourcePlace::Path(_), Some(text)) = (&source.place, text) else {
-        return source.place.clone();
-    };
+/// What a path or address in a recipe says of a place, without the store.
+fn path_in(text: &str) -> &str {
+    match text.split_once("://") {
+        Some((_, rest)) => rest.find('/').map_or("", |slash| &rest[slash..]),
+        None => text,
+    }
+}
+
+/// Where a path of the recipe is in the local files and folders that the user says. Not: `None`.
+fn moved(text: &str, from: &[String], is_only: bool) -> Option<SourcePlace> {
     let text = Path::new(text);
     for place in from.iter().filter(|place| !place.contains("://")) {
         let place = Path::new(place);
         if !place.is_dir() {
             if is_only || place.file_name() == text.file_name() {
-                return SourcePlace::Path(place.to_owned());
+                return Some(SourcePlace::Path(place.to_owned()));
             }
             continue;
         }
-        // As the recipe has it, else without the folders in front.
-        let parts: Vec<_> = text
-            .components()
-            .filter(|part| matches!(part, std::path::Component::Normal(_)))
-            .collect();
-        for skipped in 0..parts.len() {
-            let rest: PathBuf = parts[skipped..].iter().collect();
+        for rest in endings_of(text) {
             let candidate = place.join(&rest);
             let is_pattern = rest.to_str().is_some_and(|rest| rest.contains(['*', '{']));
             let is_there = match is_pattern {
@@ -553,11 +551,85 @@ fn moved(source: &SourceSpec, text: Option<&str>, from: &[String], is_only: bool
                 },
             };
             if is_there {
-                return SourcePlace::Path(candidate);
+                return Some(SourcePlace::Path(candidate));
             }
         }
     }
-    source.place.clone()
+    None
+}
+
+/// A path as the recipe has it, then without the folders in front.
+fn endings_of(text: &Path) -> impl Iterator<Item = PathBuf> {
+    let parts: Vec<_> = text
+        .components()
+        .filter(|part| matches!(part, std::path::Component::Normal(_)))
+        .map(|part| part.as_os_str().to_owned())
+        .collect();
+    (0..parts.len()).map(move |skipped| parts[skipped..].iter().collect())
+}
+
+/// Where a path of the recipe is at the addresses that the user says: of the file itself, or of a folder that it is in. Stores are asked; a web
+/// server is taken to have a file.
+///
+/// # Errors
+/// It is at none of them; a store that does not answer.
+fn moved_to_address(text: &str, from: &[String], is_only: bool) -> Result<Place> {
+    let is_pattern = text.contains(['*', '{']);
+    for address in from.iter().filter(|place| place.contains("://")) {
+        let url = url::Url::parse(address).with_context(|| format!("`{address}` is not an address"))?;
+        let last = url.path_segments().and_then(|mut parts| parts.next_back());
+        let last = last.filter(|name| !name.is_empty());
+        let is_it = last.is_some_and(|name| Path::new(text).file_name().is_some_and(|own| *own == *name));
+        if !fetch::is_store(url.scheme()) {
+            if is_pattern {
+                continue;
+            }
+            let is_file = is_it || (is_only && last.is_some_and(|name| name.contains('.')));
+            let mut url = url.clone();
+            if !is_file && let Ok(mut parts) = url.path_segments_mut() {
+                parts
+                    .pop_if_empty()
+                    .extend(Path::new(text).file_name().and_then(|name| name.to_str()));
+            }
+            return Ok(Place::File(SourcePlace::Listed(url, None)));
+        }
+        let place = SourcePlace::Url(url);
+        if !is_pattern
+            && (is_it || is_only)
+            && objects_of(&place, address).map_err(anyhow::Error::msg)?.is_none()
+        {
+            return Ok(Place::File(listed(address)?));
+        }
+        for rest in endings_of(Path::new(text)) {
+            let Some(rest) = rest.to_str() else { continue };
+            let candidate = format!("{}/{}", address.trim_end_matches('/'), rest.replace('%', "%25"));
+            let Some((root, pattern)) = objects_of(&place, &candidate).map_err(anyhow::Error::msg)? else {
+                return Ok(Place::File(listed(&candidate)?));
+            };
+            let root = Tree::list(root)?;
+            let mut fits = false;
+            root.walk(&mut |path| {
+                fits |= pattern.matches(path).is_some();
+                Ok(())
+            })?;
+            if fits {
+                let prefix = prefix_of(text, &pattern);
+                return Ok(Place::Folder(root, pattern, prefix));
+            }
+        }
+    }
+    let places: Vec<String> = from.iter().map(|place| format!("`{place}`")).collect();
+    Err(Hinted::new(
+        format!("could not find `{text}` in {}", places.join(", ")),
+        "with `--from` all sources of a recipe are looked for there; name each place that has some, or leave it out",
+    )
+    .into())
+}
+
+/// An object.
+fn listed(text: &str) -> Result<SourcePlace> {
+    let location = Location::parse(text)?;
+    Ok(SourcePlace::Listed(address(&location)?, None))
 }
 
 fn fits_any(root: &Path, pattern: &Pattern) -> bool {

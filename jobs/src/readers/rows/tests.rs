@@ -1014,6 +1014,50 @@ fn objects_of_a_store_are_read_as_files_of_a_folder_are() {
 }
 
 #[test]
+fn a_store_in_from_has_the_files_whatever_lies_beside_the_recipe() {
+    let files = [
+        ("data/x.jsonl", "{\"id\": 1}\n"),
+        ("data/more/y.jsonl", "{\"id\": 2}\n{\"id\": 3}\n"),
+    ];
+    let local = Home::new();
+    for (path, text) in files {
+        local.put(path, text);
+        put_object(&format!("memory:///moved/{path}"), text.as_bytes());
+    }
+    for (path, from) in [
+        ("data/**.jsonl", "memory:///moved"),
+        ("data/**.jsonl", "memory:///moved/data/"),
+        ("data", "memory:///moved"),
+        ("data/x.jsonl", "memory:///moved"),
+        ("data/x.jsonl", "memory:///moved/data/x.jsonl"),
+    ] {
+        let recipe = format!("[[sources]]\npath = \"{path}\"\n[reader]\nkind = \"jsonl\"\n");
+        build(local.request(&recipe).overwrite(true)).unwrap();
+        let wanted = local.manifest();
+        let moved = Home::new();
+        moved.put("data/x.jsonl", "{\"id\": 9}\n");
+        let request = || moved.request(&recipe).from(vec![from.to_owned()]);
+        assert_eq!(build(request()).unwrap().status, Status::Built, "{path} {from}");
+        assert_eq!(moved.manifest().sources, wanted.sources, "{path} {from}");
+        assert_eq!(moved.manifest().fingerprint, wanted.fingerprint, "{path} {from}");
+    }
+    // Nowhere: what lies beside the recipe is not taken instead.
+    let moved = Home::new();
+    moved.put("data/z.jsonl", "{\"id\": 9}\n");
+    moved.put("other/a.txt", "");
+    let recipe = "[[sources]]\npath = \"data/z.jsonl\"\n[[sources]]\npath = \"data/w.jsonl\"\n[reader]\nkind = \"jsonl\"\n";
+    let folder = moved.path("other").display().to_string();
+    for from in ["memory:///moved", &folder] {
+        let error = build(moved.request(recipe).from(vec![from.to_owned()])).unwrap_err();
+        let said = format!("{error:#}");
+        assert!(
+            said.contains(&format!("could not find `data/z.jsonl` in `{from}`")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn a_quote_that_is_not_closed_takes_in_no_rows_silently() {
     let recipe = "[[sources]]\npath = \"data/*.csv\"\n[reader]\nkind = \"csv\"\n";
     for (text, line) in [
