@@ -821,3 +821,27 @@ def test_our_sources_under_our_loader(worker_count):
     assert sorted(labels) == sorted(int(element["label"]) for element in source) and len(labels) == 60
     if not worker_count:
         assert labels == [int(source[sampler[index].record_key]["label"]) for index in range(60)]
+
+
+def test_load_is_the_shorter_way_to_the_same_batches():
+    def stream(package):
+        operations = [
+            package.MapOperation(lambda element: element * 2),
+            package.RandomMapOperation(lambda element, rng: element + rng.integers(1000)),
+            package.FilterOperation(lambda element: element % 3 != 1),
+        ]
+        loader = package.load(
+            list(range(31)),
+            num_epochs=2,
+            shuffle=True,
+            seed=5,
+            shard_options=package.ShardOptions(1, 2),
+            transformations=operations,
+            batch_size=4,
+            drop_remainder=True,
+        )
+        return [batch.tolist() for batch in loader]
+
+    wanted = stream(theirs)
+    assert wanted and stream(ours) == wanted
+    assert list(ours.load([1, 2], num_epochs=1)) == list(theirs.load([1, 2], num_epochs=1)) == [1, 2]

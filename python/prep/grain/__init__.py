@@ -7,9 +7,10 @@ The real Grain takes our sources too: `grain.MapDataset.source(prep.grain.DataSo
 
 | here | in Grain |
 | --- | --- |
-| `DataLoader`, `DataLoaderIterator` | there; one iterator also has `close()` and pickles |
+| `DataLoader`, `DataLoaderIterator`, `load` | there; one iterator also has `close()` and pickles |
 | `IndexSampler`, `SequentialSampler`, `RecordMetadata`, `Record` | there |
 | `MapTransform`, `RandomMapTransform`, `FilterTransform`, `FlatMapTransform`, `Batch` | those, also `transforms.Map` and so on |
+| `MapOperation`, `RandomMapOperation`, `FilterOperation`, `BatchOperation` | Grain's older names for functions |
 | `ShardOptions`, `NoSharding`, `ShardByJaxProcess` | there |
 | `ReadOptions`, `MultiprocessingOptions` | there |
 | `DataSource`, `ArrayRecordDataSource`, `RangeDataSource` | the last two |
@@ -19,38 +20,48 @@ Importing this package imports no NumPy and no `multiprocessing`: the first iter
 
 from prep._array_record import ArrayRecordDataSource
 from prep.grain import samplers, sharding, sources, transforms
-from prep.grain._loader import DataLoader, DataLoaderIterator, MultiprocessingOptions, ReadOptions
+from prep.grain._loader import DataLoader, DataLoaderIterator, MultiprocessingOptions, ReadOptions, load
 from prep.grain.samplers import IndexSampler, Record, RecordMetadata, Sampler, SequentialSampler
 from prep.grain.sharding import NoSharding, ShardByJaxProcess, ShardOptions
 from prep.grain.sources import DataSource, RandomAccessDataSource, RangeDataSource
 from prep.grain.transforms import (
     Batch,
+    FilterOperation,
+    MapOperation,
     Operation,
+    RandomMapOperation,
     Transformation,
     Transformations,
 )
 from prep.grain.transforms import Filter as FilterTransform
 from prep.grain.transforms import FlatMap as FlatMapTransform
 from prep.grain.transforms import Map as MapTransform
+from prep.grain.transforms import MapWithIndex as MapWithIndexTransform
 from prep.grain.transforms import RandomMap as RandomMapTransform
 
+BatchOperation = Batch
 PyGrainDatasetIterator = DataLoaderIterator
 
 __all__ = [
     "ArrayRecordDataSource",
     "Batch",
+    "BatchOperation",
     "DataLoader",
     "DataLoaderIterator",
     "DataSource",
+    "FilterOperation",
     "FilterTransform",
     "FlatMapTransform",
     "IndexSampler",
+    "MapOperation",
     "MapTransform",
+    "MapWithIndexTransform",
     "MultiprocessingOptions",
     "NoSharding",
     "Operation",
     "PyGrainDatasetIterator",
     "RandomAccessDataSource",
+    "RandomMapOperation",
     "RandomMapTransform",
     "RangeDataSource",
     "ReadOptions",
@@ -62,6 +73,7 @@ __all__ = [
     "ShardOptions",
     "Transformation",
     "Transformations",
+    "load",
     "samplers",
     "sharding",
     "sources",

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Optional, TypeAlias
 
 from prep.errors import ClosedError, InvalidError, OutOfRangeError, StateError
-from prep.grain.samplers import Sampler
-from prep.grain.sharding import ShardOptions
+from prep.grain.samplers import IndexSampler, Sampler
+from prep.grain.sharding import NoSharding, ShardOptions
 from prep.grain.sources import RandomAccessDataSource
-from prep.grain.transforms import Operation, Transformation
+from prep.grain.transforms import Batch, Operation, Transformation
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["DataLoader", "DataLoaderIterator", "MultiprocessingOptions", "ReadOptions"]
+__all__ = ["DataLoader", "DataLoaderIterator", "MultiprocessingOptions", "ReadOptions", "load"]
 
 StartMethod: TypeAlias = Literal["fork", "spawn", "forkserver"]
 
@@ -258,3 +258,43 @@ class DataLoaderIterator(Iterator[Any]):
 
     def __str__(self) -> str:
         return f"DataLoaderIterator(state={self.get_state().decode()})"
+
+
+def load(
+    source: RandomAccessDataSource,
+    *,
+    num_epochs: int | None = None,
+    shuffle: bool = False,
+    seed: int | None = None,
+    shard_options: ShardOptions | None = None,
+    transformations: Sequence[Operation | Transformation] = (),
+    batch_size: int | None = None,
+    drop_remainder: bool = False,
+    worker_count: int | None = 0,
+    read_options: ReadOptions | None = None,
+) -> DataLoader:
+    """A `DataLoader` over an `IndexSampler` of the whole source, with a `Batch` at the end where `batch_size` is given.
+
+    >>> from prep.grain import RangeDataSource
+    >>> [batch.tolist() for batch in load(RangeDataSource(0, 5, 1), num_epochs=1, batch_size=2)]
+    [[0, 1], [2, 3], [4]]
+
+    Args:
+        source: Anything with `len` and `[]`.
+        num_epochs: Of the sampler; default: endless.
+        shuffle: Of the sampler, with `seed`.
+        shard_options: Of the sampler; default: `NoSharding()`.
+        transformations: Before the batches.
+        batch_size: Elements of a batch, of each worker; default: no batches.
+        drop_remainder: Whether a worker's last batch is left out where it is not full.
+        worker_count: As `DataLoader` has it.
+        read_options: As `DataLoader` has it.
+
+    Raises:
+        InvalidError: An option that cannot be right.
+    """
+    shard_options = shard_options or NoSharding()
+    sampler = IndexSampler(len(source), shard_options, shuffle, num_epochs, seed)
+    batches = () if batch_size is None else (Batch(batch_size, drop_remainder),)
+    operations = [*transformations, *batches]
+    return DataLoader(data_source=source, sampler=sampler, operations=operations, worker_count=worker_count, read_options=read_options)

@@ -12,7 +12,21 @@ from prep.grain.samplers import Record
 if TYPE_CHECKING:
     import numpy
 
-__all__ = ["Batch", "Filter", "FlatMap", "Map", "Operation", "RandomMap", "TfRandomMap", "Transformation", "Transformations"]
+__all__ = [
+    "Batch",
+    "Filter",
+    "FilterOperation",
+    "FlatMap",
+    "Map",
+    "MapOperation",
+    "MapWithIndex",
+    "Operation",
+    "RandomMap",
+    "RandomMapOperation",
+    "TfRandomMap",
+    "Transformation",
+    "Transformations",
+]
 
 
 class Map(abc.ABC):
@@ -39,6 +53,14 @@ class TfRandomMap(abc.ABC):
 
     @abc.abstractmethod
     def np_random_map(self, element: Any, rng: numpy.random.Generator) -> Any:
+        """Gives what stands for the element from here on."""
+
+
+class MapWithIndex(abc.ABC):
+    """One element from one and its index in the dataset: for `MapDataset.map_with_index`, not for a `DataLoader`."""
+
+    @abc.abstractmethod
+    def map_with_index(self, index: int, element: Any) -> Any:
         """Gives what stands for the element from here on."""
 
 
@@ -70,6 +92,36 @@ class Batch:
     batch_size: int
     drop_remainder: bool = False
     batch_fn: Callable[[Sequence[Any]], Any] | None = None
+
+
+@dataclasses.dataclass
+class MapOperation(Map):
+    """`Map` of a function."""
+
+    map_function: Callable[[Any], Any]
+
+    def map(self, element: Any) -> Any:
+        return self.map_function(element)
+
+
+@dataclasses.dataclass
+class RandomMapOperation(RandomMap):
+    """`RandomMap` of a function."""
+
+    random_map_function: Callable[[Any, numpy.random.Generator], Any]
+
+    def random_map(self, element: Any, rng: numpy.random.Generator) -> Any:
+        return self.random_map_function(element, rng)
+
+
+@dataclasses.dataclass
+class FilterOperation(Filter):
+    """`Filter` by a function."""
+
+    condition_function: Callable[[Any], bool]
+
+    def filter(self, element: Any) -> bool:
+        return self.condition_function(element)
 
 
 class Operation(Protocol):
