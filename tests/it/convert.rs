@@ -1111,7 +1111,10 @@ fn a_report_or_trace_writes_over_no_input() {
     };
     for flag in ["--report", "--trace"] {
         let refused = run(&[flag, input_text]).expect(1).stderr;
-        assert!(refused.contains("which is not one JSON value"), "{refused}");
+        assert!(
+            refused.contains(&format!("which is no {} of prep", &flag[2..])),
+            "{refused}"
+        );
         assert!(fs::read(&input).unwrap() == bytes && !out.exists());
         let inside = out.join("x.json");
         run(&[flag, inside.to_str().unwrap()]).expect(2);

@@ -395,7 +395,7 @@ fn words_that_name_nothing_are_told() {
         .run(&["register", "mine.toml", "--report", "data/a.jsonl"])
         .expect(1)
         .stderr;
-    assert!(told.contains("is not one JSON value"), "{told}");
+    assert!(told.contains("is no report of prep"), "{told}");
     assert_eq!(fs::read(&mark).unwrap(), before);
 }
 

@@ -402,12 +402,15 @@ fn check_place(what: &str, path: &Path) -> Result<()> {
             .metadata()
             .with_context(|| format!("could not read {shown}"))?
             .len();
-        // To the first thing that is none: of JSON Lines, to the second line.
-        let is_json = || serde_json::from_reader::<_, serde::de::IgnoredAny>(io::BufReader::new(file));
-        if length > 0 && is_json().is_err() {
+        let file = io::BufReader::new(file);
+        let is_an_old_one = || match what {
+            "trace" => serde_json::from_reader::<_, Vec<OldEvent>>(file).is_ok(),
+            _ => serde_json::from_reader::<_, OldReport>(file).is_ok(),
+        };
+        if length > 0 && !is_an_old_one() {
             return Err(Hinted::new(
                 format!(
-                    "could not write the {what} {shown}: another file is there, which is not one JSON value"
+                    "could not write the {what} {shown}: another file is there, which is no {what} of prep"
                 ),
                 format!("give another name, or remove {shown}"),
             )
@@ -415,6 +418,26 @@ fn check_place(what: &str, path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What all reports have. Reading one takes no memory, and ends with the first thing that fits none.
+#[derive(serde::Deserialize)]
+struct OldReport {
+    #[serde(rename = "stages")]
+    _stages: Vec<serde::de::IgnoredAny>,
+    #[serde(rename = "retries")]
+    _retries: u64,
+    #[serde(rename = "skipped_by")]
+    _skipped_by: Vec<serde::de::IgnoredAny>,
+}
+
+/// What all events of a trace have.
+#[derive(serde::Deserialize)]
+struct OldEvent {
+    #[serde(rename = "ph")]
+    _phase: serde::de::IgnoredAny,
+    #[serde(rename = "pid")]
+    _process: serde::de::IgnoredAny,
 }
 
 /// Refuses a report or a trace inside of a folder that holds what the job was asked for, and nothing else.
@@ -565,7 +588,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("input"), b"\x10\0\0\0").unwrap();
-        std::fs::write(at("old"), "{}").unwrap();
+        let report = failure("failed", "a", "why", &Monitor::new());
+        std::fs::write(at("old"), report.to_string()).unwrap();
+        std::fs::write(at("row"), "{\"text\": \"a\", \"stages\": []}\n").unwrap();
+        std::fs::write(at("rows"), "[{\"ph\": 7}]\n").unwrap();
+        let error = check_place("trace", &at("rows")).unwrap_err();
+        assert!(error.to_string().contains("is no trace of prep"), "{error:#}");
         std::fs::write(at("empty"), "").unwrap();
         for name in ["old", "empty", "new"] {
             check_place("report", &at(name)).unwrap();
@@ -573,7 +601,9 @@ mod tests {
         assert!(!at("new").exists());
         check_place("report", Path::new("/dev/null")).unwrap();
         for (path, reason) in [
-            (at("input"), "is not one JSON value"),
+            (at("input"), "is no report of prep"),
+            (at("row"), "is no report of prep"),
+            (at("rows"), "is no report of prep"),
             (at("absent/report"), "there is no folder"),
             (folder.path().to_owned(), "it is a folder"),
             (PathBuf::from("/proc/report"), "could not write the report"),
