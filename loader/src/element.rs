@@ -1,5 +1,6 @@
 //! What a pipeline stage yields: named arrays, cheap to clone.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -143,6 +144,14 @@ impl Array {
         }
     }
 
+    /// The numbers as [`bytes`](Self::bytes), taken out. None for byte strings.
+    pub fn into_bytes(self) -> Bytes {
+        match self.data {
+            Data::Numbers(data) => data,
+            Data::Strings(_) => Bytes::new(),
+        }
+    }
+
     /// The byte strings in C order; none for numbers.
     pub fn as_strings(&self) -> &[Bytes] {
         match &self.data {
@@ -283,8 +292,41 @@ impl Number for bool {
     }
 }
 
+/// A value of the caller's, of whatever type: stages move it. Those that need an array work on the one that stands for it, and what they make
+/// is an array.
+///
+/// Dropped by any thread.
+pub trait Foreign: Any + Send + Sync {
+    /// A word for what it is, for error messages.
+    fn describe(&self) -> String;
+
+    /// The array that equals it, where there is one.
+    fn array(&self) -> Option<&Array> {
+        None
+    }
+
+    /// Bytes of memory, about: they count where elements are made ahead or kept.
+    fn num_bytes(&self) -> u64 {
+        self.array().map_or(0, Array::num_bytes)
+    }
+}
+
+impl PartialEq for dyn Foreign {
+    /// The same value, or equal arrays.
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(self, other)
+            || matches!((self.array(), other.array()), (Some(own), Some(other)) if own == other)
+    }
+}
+
+impl fmt::Debug for dyn Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe())
+    }
+}
+
 /// The value of one name in an element.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Value {
     /// An array.
@@ -293,13 +335,28 @@ pub enum Value {
     List(Arc<[Value]>),
     /// An optional value that is not there.
     Missing,
+    /// Something of the caller's.
+    Foreign(Arc<dyn Foreign>),
+}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Array(own), Self::Array(other)) => own == other,
+            (Self::List(own), Self::List(other)) => own == other,
+            (Self::Missing, Self::Missing) => true,
+            (Self::Foreign(own), Self::Foreign(other)) => **own == **other,
+            _ => false,
+        }
+    }
 }
 
 impl Value {
-    /// The array, if it is one.
+    /// The array, if it is one, or if one stands for it.
     pub fn as_array(&self) -> Option<&Array> {
         match self {
             Self::Array(array) => Some(array),
+            Self::Foreign(value) => value.array(),
             _ => None,
         }
     }
@@ -310,6 +367,7 @@ impl Value {
             Self::Array(array) => array.num_bytes(),
             Self::List(values) => values.iter().map(|value| value.num_bytes() + 48).sum(),
             Self::Missing => 0,
+            Self::Foreign(value) => value.num_bytes(),
         }
     }
 
@@ -319,6 +377,7 @@ impl Value {
             Self::Array(array) => format!("{} {:?}", array.dtype, array.shape),
             Self::List(values) => format!("a list of {}", values.len()),
             Self::Missing => "a missing value".to_string(),
+            Self::Foreign(value) => value.describe(),
         }
     }
 }
@@ -404,14 +463,10 @@ impl Element {
     /// # Errors
     /// A name that is not there, or whose value is no array; says what there is.
     pub fn array(&self, name: &str) -> Result<&Array> {
-        match self.get(name) {
-            Some(Value::Array(array)) => Ok(array),
-            Some(value) => Err(Error::Element(format!(
-                "`{name}` is {}, wanted an array",
-                value.describe()
-            ))),
-            None => Err(self.no_value(name)),
-        }
+        let value = self.get(name).ok_or_else(|| self.no_value(name))?;
+        value
+            .as_array()
+            .ok_or_else(|| Error::Element(format!("`{name}` is {}, wanted an array", value.describe())))
     }
 
     pub(crate) fn no_value(&self, name: &str) -> Error {
@@ -440,6 +495,11 @@ impl Element {
     /// Names and values in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.fields.iter().map(|(name, value)| (&**name, value))
+    }
+
+    /// Names and values in order, taken out.
+    pub fn into_fields(self) -> impl Iterator<Item = (Arc<str>, Value)> {
+        self.fields.into_iter()
     }
 
     /// Names and values in order, the names to be shared.
@@ -516,6 +576,8 @@ impl<N: Into<Arc<str>>, V: Into<Value>> FromIterator<(N, V)> for Element {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ElementSpec {
     fields: Vec<ColumnSpec>,
+    /// There may be other fields than these, or none of them.
+    unknown: bool,
 }
 
 impl ElementSpec {
@@ -524,10 +586,28 @@ impl ElementSpec {
         Self::default()
     }
 
+    /// The spec of elements of which nothing is known before they are made. Stages check them then.
+    pub fn unknown() -> Self {
+        Self {
+            fields: Vec::new(),
+            unknown: true,
+        }
+    }
+
+    /// Whether elements may look different from what is said here.
+    pub fn is_unknown(&self) -> bool {
+        self.unknown
+    }
+
+    pub(crate) fn set_unknown(&mut self, unknown: bool) {
+        self.unknown = unknown;
+    }
+
     /// The spec of some columns.
     pub fn of(fields: &[ColumnSpec]) -> Self {
         Self {
             fields: fields.to_vec(),
+            unknown: false,
         }
     }
 
@@ -544,6 +624,7 @@ impl ElementSpec {
         self.get(name).ok_or_else(|| {
             let names: Vec<String> = self.iter().map(|field| format!("`{}`", field.name)).collect();
             Error::Element(match &names[..] {
+                _ if self.unknown => format!("it is not known what `{name}` is before an element is made"),
                 [] => format!("there is no value `{name}`: the element is empty"),
                 names => format!("there is no value `{name}`; the element has {}", names.join(", ")),
             })
@@ -598,6 +679,9 @@ impl ElementSpec {
 
     /// What two specs with the same names, dtypes and ranks have in common: sizes that differ vary. `None` for others.
     pub(crate) fn common(&self, other: &Self) -> Option<Self> {
+        if self.unknown || other.unknown {
+            return Some(Self::unknown());
+        }
         let fields = self.iter().map(|field| {
             let other = other.get(&field.name)?;
             let fits = field.dtype == other.dtype && field.shape.len() == other.shape.len();
@@ -611,7 +695,10 @@ impl ElementSpec {
         let fields: Option<Vec<ColumnSpec>> = fields.collect();
         fields
             .filter(|fields| fields.len() == other.len())
-            .map(|fields| Self { fields })
+            .map(|fields| Self {
+                fields,
+                unknown: false,
+            })
     }
 
     /// The same with one more dimension in front of each field.
@@ -626,6 +713,9 @@ impl ElementSpec {
 
 impl fmt::Display for ElementSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.unknown {
+            return f.write_str("unknown");
+        }
         for (number, field) in self.iter().enumerate() {
             let shape: Vec<String> = field
                 .shape

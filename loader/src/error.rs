@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::element::Origin;
+
 /// The result of a fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -146,6 +148,16 @@ impl Error {
                 Some("`prep verify` lists what is damaged; build the version again, or allow more".into())
             }
             _ => None,
+        }
+    }
+
+    /// The same, with the stage and the element at which it came up.
+    pub(crate) fn at_stage(self, stage: &str, position: u64, origin: Option<&Origin>) -> Self {
+        Self::Stage {
+            stage: stage.to_string(),
+            position,
+            origin: origin.map(Origin::to_string),
+            source: Box::new(self),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::element::{Element, ElementSpec};
 use crate::error::{Error, Result};
 use crate::pipeline::{Pipeline, PipelineOptions};
 use crate::stages::batch::{self, BatchIterStage, BatchOptions};
-use crate::stages::filter::{Filter, FilterIterStage};
+use crate::stages::filter::{Filter, FilterIterStage, Predicate};
 use crate::stages::flat_map::FlatMapStage;
 use crate::stages::interleave::InterleaveStage;
 use crate::stages::map::{MapIterStage, Mapping};
@@ -127,8 +127,14 @@ impl IterDataset {
     /// Leaves out elements. `name` stands for the function in states.
     #[must_use]
     pub fn filter(self, name: &str, keep: impl Fn(&Element) -> Result<bool> + Send + Sync + 'static) -> Self {
+        self.filter_shared(name, Arc::new(keep))
+    }
+
+    /// As [`filter`](Self::filter), for a predicate that is shared.
+    #[must_use]
+    pub fn filter_shared(self, name: &str, keep: Arc<dyn Predicate>) -> Self {
         let parent = Arc::clone(&self.stage);
-        self.then(FilterIterStage::new(parent, Filter::new(name, Arc::new(keep))))
+        self.then(FilterIterStage::new(parent, Filter::new(name, keep)))
     }
 
     /// Gives the elements that each element becomes, one by one. `name` stands for the function in states; `spec` is what it makes, as far as
@@ -184,6 +190,7 @@ impl IterDataset {
     #[must_use]
     pub fn unbatch(self) -> Self {
         let mut spec = ElementSpec::new();
+        spec.set_unknown(self.stage.spec().is_unknown());
         for field in self.stage.spec().iter() {
             let mut field = field.clone();
             if !field.shape.is_empty() {

@@ -13,7 +13,7 @@ use crate::pipeline::{Pipeline, PipelineOptions};
 use crate::stages::batch::{BatchMapStage, BatchOptions};
 use crate::stages::cache::CacheStage;
 use crate::stages::concatenate::ConcatenateStage;
-use crate::stages::filter::{Filter, FilterMapStage};
+use crate::stages::filter::{Filter, FilterMapStage, Predicate};
 use crate::stages::map::{MapMapStage, Mapping};
 use crate::stages::mix::{MixMapStage, Mixture};
 use crate::stages::repeat::RepeatStage;
@@ -274,7 +274,13 @@ impl MapDataset {
     /// What is streamed has none. `name` stands for the function in states.
     #[must_use]
     pub fn filter(self, name: &str, keep: impl Fn(&Element) -> Result<bool> + Send + Sync + 'static) -> Self {
-        Self::of(FilterMapStage::new(self.stage, Filter::new(name, Arc::new(keep))))
+        self.filter_shared(name, Arc::new(keep))
+    }
+
+    /// As [`filter`](Self::filter), for a predicate that is shared.
+    #[must_use]
+    pub fn filter_shared(self, name: &str, keep: Arc<dyn Predicate>) -> Self {
+        Self::of(FilterMapStage::new(self.stage, Filter::new(name, keep)))
     }
 
     /// Keeps decoded elements in memory, as many as fit into `bytes`. Does not change the stream.

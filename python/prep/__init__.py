@@ -4,6 +4,7 @@
 | --- | --- |
 | stream shuffled batches of NumPy arrays | `prep.load("cifar10", batch_size=256, seed=42)` |
 | read single examples and slices | `prep.open("cifar10", split="test")[7]` |
+| shuffle, map, mix, pack, batch with functions of your own | `prep.MapDataset.load("cifar10").shuffle(42).map(f).batch(64)` |
 | feed Grain | `prep.grain.DataSource("cifar10")` |
 | read ArrayRecord files by index | `prep.ArrayRecordDataSource("train.array_record-*")` |
 | build a dataset, see what there is | `prep.build("mnist")`, `prep.list()`, `prep.show("mnist")` |
@@ -14,10 +15,11 @@ else a folder under `$PREP_HOME`. Errors are `prep.PrepError` and its subclasses
 Importing this package starts no threads and imports no NumPy: the first stream or element does.
 """
 
-from prep import errors, grain
+from prep import errors, grain, transforms
 from prep._api import Stage, build, list, load, open, show
 from prep._array_record import ArrayRecordDataSource
 from prep._core import Dataset, Loader, __version__
+from prep._pipeline import DatasetIterator, IterDataset, MapDataset
 from prep._spec import ArraySpec, Batch, Element
 from prep.errors import PrepError
 
@@ -26,8 +28,11 @@ __all__ = [
     "ArraySpec",
     "Batch",
     "Dataset",
+    "DatasetIterator",
     "Element",
+    "IterDataset",
     "Loader",
+    "MapDataset",
     "PrepError",
     "Stage",
     "__version__",
@@ -38,4 +43,5 @@ __all__ = [
     "load",
     "open",
     "show",
+    "transforms",
 ]

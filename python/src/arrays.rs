@@ -12,8 +12,10 @@ use std::ops::DerefMut;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use bytes::{Bytes, BytesMut};
 use prep_formats::columns::{Batch, Cell, ColumnData, ColumnSpec};
 use prep_formats::value::DType;
+use prep_loader::element::{Array, ElementSpec};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -81,18 +83,72 @@ impl fmt::Debug for Lent {
     }
 }
 
-/// The bytes of one column, for the arrays that view them: the `base` of each. Writable.
+/// Bytes for the arrays that view them: the `base` of each.
 #[pyclass(frozen, module = "prep._core")]
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    lent: Arc<Lent>,
-    column: usize,
+    /// Keeps the memory.
+    _owner: Owner,
+    start: *mut u8,
+    length: usize,
+    is_read_only: bool,
+}
+
+#[derive(Debug)]
+enum Owner {
+    /// A column of a batch.
+    Batch { _lent: Arc<Lent> },
+    /// Memory that nothing else sees.
+    Alone { _memory: BytesMut },
+    /// Memory that others read.
+    Shared { _memory: Bytes },
+}
+
+// SAFETY: the pointer is to memory of the owner, which stays in place; nothing is read or written through it here.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    fn of_column(lent: &Arc<Lent>, column: usize) -> Self {
+        let (start, length) = lent.buffers[column];
+        Self {
+            _owner: Owner::Batch {
+                _lent: Arc::clone(lent),
+            },
+            start,
+            length,
+            is_read_only: false,
+        }
+    }
+
+    /// Over memory of an array: as it is where nothing else sees it; else read only or a copy.
+    fn of_memory(memory: Bytes, read_only: bool) -> Self {
+        let length = memory.len();
+        if read_only {
+            return Self {
+                start: memory.as_ptr().cast_mut(),
+                length,
+                is_read_only: true,
+                _owner: Owner::Shared { _memory: memory },
+            };
+        }
+        let mut memory = memory
+            .try_into_mut()
+            .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        Self {
+            start: memory.as_mut_ptr(),
+            length,
+            is_read_only: false,
+            _owner: Owner::Alone { _memory: memory },
+        }
+    }
 }
 
 #[pymethods]
 impl Buffer {
     fn __len__(&self) -> usize {
-        self.lent.buffers[self.column].1
+        self.length
     }
 
     // SAFETY of the contract: `view` is filled by CPython's own function, which takes a reference to `slf`, so the memory lives as long as
@@ -101,15 +157,15 @@ impl Buffer {
         if view.is_null() {
             return Err(PyBufferError::new_err("no view to fill"));
         }
-        let (start, length) = slf.get().lent.buffers[slf.get().column];
+        let own = slf.get();
         // SAFETY: `view` is not null and `slf` is alive; the memory is `length` bytes long and stays in place while `slf` lives.
         let result = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
                 slf.as_ptr(),
-                start.cast(),
-                length as ffi::Py_ssize_t,
-                0,
+                own.start.cast(),
+                own.length as ffi::Py_ssize_t,
+                c_int::from(own.is_read_only),
                 flags,
             )
         };
@@ -189,10 +245,7 @@ impl Layout {
                 // Nothing is lent.
                 Part::Made(value) => value,
                 part => {
-                    let lender = Buffer {
-                        lent: lent.clone(),
-                        column: index,
-                    };
+                    let lender = Buffer::of_column(&lent, index);
                     part.finish(py, column.spec.dtype, &Bound::new(py, lender)?, single)?
                 }
             };
@@ -219,6 +272,47 @@ impl Layout {
         }
         Ok(dict)
     }
+}
+
+/// An array of a pipeline's: a NumPy scalar or `bytes` where it has no dimensions.
+pub(crate) fn numpy_of(py: Python<'_>, value: Array, read_only: bool) -> PyResult<Bound<'_, PyAny>> {
+    let kind = value.dtype();
+    let shape: Vec<u64> = value.shape().iter().map(|&size| size as u64).collect();
+    if kind == DType::String {
+        let strings = value.as_strings();
+        return match strings {
+            [string] if shape.is_empty() => Ok(PyBytes::new(py, string).into_any()),
+            _ => {
+                let strings = strings.iter().map(|string| PyBytes::new(py, string)).collect();
+                objects(py, strings, &shape)
+            }
+        };
+    }
+    let buffer = Bound::new(py, Buffer::of_memory(value.into_bytes(), read_only))?;
+    let view = array(py, kind, &shape, &buffer, 0)?;
+    scalar(py, view, &shape)
+}
+
+/// What the elements of a pipeline look like, as dicts of `prep.ArraySpec`, or one. `None`: not known.
+pub(crate) fn spec_of<'py>(py: Python<'py>, spec: &ElementSpec) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if spec.is_unknown() {
+        return Ok(None);
+    }
+    let class = py.import("prep._spec")?.getattr("ArraySpec")?;
+    let dict = PyDict::new(py);
+    for field in spec.iter() {
+        let own = class.call1((PyTuple::new(py, &field.shape)?, dtype(py, field.dtype)?))?;
+        if field.name.is_empty() {
+            return Ok(Some(own));
+        }
+        let path: Vec<Py<PyString>> = field
+            .name
+            .split('/')
+            .map(|name| PyString::intern(py, name).unbind())
+            .collect();
+        put(py, &dict, &path, own)?;
+    }
+    Ok(Some(dict.into_any()))
 }
 
 /// Puts a value into nested dicts.

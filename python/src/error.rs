@@ -5,6 +5,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use crate::boundary;
+use crate::functions::Raised;
 
 /// The exceptions of `prep/errors.py`, one per thing a caller would catch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,8 +113,12 @@ impl IntoPython for prep_loader::Error {
         if let Error::Catalog(error) = self {
             return error.into_python();
         }
-        let kind = match &self {
-            Error::Options(_) | Error::Split { .. } => Kind::Invalid,
+        if let Some(raised) = raised(&self) {
+            // The exception of a function of Python's, as it is.
+            return Python::attach(|py| raised.with_note(py, &format!("in a pipeline: {}", place(&self))));
+        }
+        let kind = match innermost(&self) {
+            Error::Options(_) | Error::Element(_) | Error::Split { .. } => Kind::Invalid,
             Error::State(_) | Error::Conflict(_) => Kind::State,
             Error::OutOfRange { .. } => Kind::OutOfRange,
             Error::Changed { .. } => Kind::Damaged,
@@ -123,6 +128,29 @@ impl IntoPython for prep_loader::Error {
             _ => Kind::Storage,
         };
         kind.error(chain(&self))
+    }
+}
+
+/// The cause of an error of a stage.
+fn innermost(mut error: &prep_loader::Error) -> &prep_loader::Error {
+    while let prep_loader::Error::Stage { source, .. } = error {
+        error = source;
+    }
+    error
+}
+
+fn raised(error: &prep_loader::Error) -> Option<&Raised> {
+    match innermost(error) {
+        prep_loader::Error::User(error) => error.downcast_ref(),
+        _ => None,
+    }
+}
+
+/// Where an exception was raised: the text of the error without that of its causes.
+fn place(error: &prep_loader::Error) -> String {
+    match error {
+        prep_loader::Error::Stage { .. } => error.to_string(),
+        _ => "a function failed".into(),
     }
 }
 

@@ -7,6 +7,9 @@
 //! | `error.rs` | Rust errors as `prep.errors` |
 //! | `arrays.rs` | batches as NumPy arrays without a copy |
 //! | `dataset.rs`, `loader.rs` | random access and batches of a dataset |
+//! | `stages.rs`, `stream.rs` | pipelines and their streams |
+//! | `functions.rs`, `values.rs` | functions of Python's in pipelines, and the elements that they see |
+//! | `transforms.rs` | transforms of Rust's by name |
 //! | `record_files.rs` | records of ArrayRecord files by index |
 //! | `registry.rs` | list, show, build |
 
@@ -15,10 +18,15 @@ mod boundary;
 mod command;
 mod dataset;
 mod error;
+mod functions;
 mod hooks;
 mod loader;
 mod record_files;
 mod registry;
+mod stages;
+mod stream;
+mod transforms;
+mod values;
 
 use pyo3::prelude::*;
 
@@ -40,6 +48,10 @@ mod _core {
     use crate::record_files::RecordFiles;
     #[pymodule_export]
     use crate::registry::{build, list, show};
+    #[pymodule_export]
+    use crate::stages::Stages;
+    #[pymodule_export]
+    use crate::stream::Stream;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

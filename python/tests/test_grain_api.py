@@ -22,7 +22,7 @@ import pytest
 import prep
 import prep.grain as ours
 from prep import errors
-from prep.grain._batch import make_batch
+from prep._batch import make_batch
 from prep.grain._shuffle import shuffled
 
 theirs = pytest.importorskip("grain.python")

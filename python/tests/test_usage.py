@@ -30,7 +30,7 @@ def test_the_python_block_of_the_readme_runs():
 
 @pytest.mark.parametrize(
     "name",
-    ["prep", "prep.errors", "prep._spec", "prep._api", "prep._array_record"]
+    ["prep", "prep.errors", "prep._spec", "prep._api", "prep._array_record", "prep._pipeline", "prep.transforms"]
     + [f"prep.grain.{name}" for name in ("sources", "sharding", "samplers", "_loader")]
     + ["prep.jax"],
 )

@@ -187,6 +187,14 @@ pub(crate) fn empty(spec: &ElementSpec) -> Element {
     spec.iter().map(field).collect()
 }
 
+/// Stacks the values of each name, which are of one shape, as [`Stacking::Equal`] does: for functions that make batches of their own.
+///
+/// # Errors
+/// Values of different names, types or shapes.
+pub fn stack_elements(elements: &[Element]) -> Result<Element> {
+    stack(elements, &Stacking::Equal)
+}
+
 /// Stacks the values of each name.
 fn stack(elements: &[Element], stacking: &Stacking) -> Result<Element> {
     let Some(first) = elements.first() else {
@@ -467,9 +475,8 @@ impl Machine for BatchMachine {
 /// The rows of a batch: what `unbatch` gives.
 pub(crate) fn rows(batch: Element) -> Result<Vec<Element>> {
     let size = |value: &Value| match value {
-        Value::Array(array) => array.shape().first().copied(),
         Value::List(values) => Some(values.len()),
-        Value::Missing => None,
+        value => value.as_array().and_then(|array| array.shape().first().copied()),
     };
     let mut number = None;
     for (name, value) in batch.iter() {
@@ -487,9 +494,8 @@ pub(crate) fn rows(batch: Element) -> Result<Vec<Element>> {
         }
     }
     let row = |value: &Value, at: usize| match value {
-        Value::Array(array) => array.row(at).map(Value::Array),
         Value::List(values) => values.get(at).cloned(),
-        Value::Missing => None,
+        value => value.as_array().and_then(|array| array.row(at)).map(Value::Array),
     };
     Ok((0..number.unwrap_or(0))
         .map(|at| {

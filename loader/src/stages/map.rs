@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use prep_formats::value::DType;
 
-use super::{Cursor, Facts, Item, IterStage, Machine, MapStage, Parent, Stream, Text, guarded};
-use crate::element::{Array, Element, ElementSpec};
+use super::{Cursor, Facts, Item, IterStage, Machine, MapStage, Parent, Stream, Text, caught_many};
+use crate::element::{Array, Element, ElementSpec, Origin};
 use crate::error::{Error, Result};
 use crate::transform::{Generator, Transform, stage_key};
 
@@ -52,7 +52,11 @@ impl Mapping {
                 "`{name}` is random: use `random_map`, which takes a seed"
             )));
         }
-        let spec = transform.spec(input).map_err(said)?;
+        let spec = match transform.spec(input) {
+            // It is checked with each element.
+            Err(Error::Element(_)) if input.is_unknown() => ElementSpec::unknown(),
+            spec => spec.map_err(said)?,
+        };
         Ok(Self {
             key: stage_key(&name),
             work: Work::Transform(transform),
@@ -66,23 +70,39 @@ impl Mapping {
         matches!(&self.work, Work::Transform(transform) if transform.is_random())
     }
 
-    pub(crate) fn apply(&self, position: u64, mut element: Element) -> Result<Element> {
+    pub(crate) fn apply(&self, position: u64, element: Element) -> Result<Element> {
+        self.apply_many(&[position], vec![element])
+            .pop()
+            .unwrap_or_else(|| Ok(Element::new()))
+    }
+
+    /// One result for each element.
+    fn apply_many(&self, positions: &[u64], mut elements: Vec<Element>) -> Vec<Result<Element>> {
         let transform = match &self.work {
             Work::Transform(transform) => transform,
             Work::Index(length) => {
-                element.set(&*self.name, Array::scalar((position % length).cast_signed()));
-                return Ok(element);
+                for (element, position) in elements.iter_mut().zip(positions) {
+                    element.set(&*self.name, Array::scalar((position % length).cast_signed()));
+                }
+                return elements.into_iter().map(Ok).collect();
             }
         };
-        let origin = element.origin().cloned();
-        let mut made = guarded(&self.name, position, origin.as_ref(), || {
-            let mut generator = Generator::keyed(self.seed, self.key, position);
-            transform.apply(element, &mut generator)
-        })?;
-        if made.origin().is_none() {
-            made.set_origin(origin);
-        }
-        Ok(made)
+        let origins: Vec<Option<Origin>> = elements.iter().map(|element| element.origin().cloned()).collect();
+        let made = caught_many(positions.len(), || {
+            let generators = positions
+                .iter()
+                .map(|&position| Generator::keyed(self.seed, self.key, position));
+            transform.apply_many(elements, &mut generators.collect::<Vec<_>>())
+        });
+        let made = made.into_iter().zip(origins).zip(positions);
+        made.map(|((made, origin), &position)| {
+            let mut made = made.map_err(|error| error.at_stage(&self.name, position, origin.as_ref()))?;
+            if made.origin().is_none() {
+                made.set_origin(origin);
+            }
+            Ok(made)
+        })
+        .collect()
     }
 
     pub(crate) fn describe(&self, text: &mut Text) {
@@ -128,10 +148,16 @@ impl MapStage for MapMapStage {
     fn get_many(&self, positions: &[u64], items: &mut Vec<Item>) {
         let start = items.len();
         self.parent.get_many(positions, items);
+        let (mut places, mut chosen, mut elements) = (Vec::new(), Vec::new(), Vec::new());
         for (item, &position) in items[start..].iter_mut().zip(positions) {
             if let Ok(Some(element)) = item {
-                *item = self.mapping.apply(position, std::mem::take(element)).map(Some);
+                elements.push(std::mem::take(element));
+                chosen.push(position);
+                places.push(item);
             }
+        }
+        for (place, made) in places.into_iter().zip(self.mapping.apply_many(&chosen, elements)) {
+            *place = made.map(Some);
         }
     }
 

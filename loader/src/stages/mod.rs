@@ -5,6 +5,7 @@
 //!
 //! Every stage writes itself into the pipeline's text ([`Text`]), by which states are compared.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -228,15 +229,33 @@ pub(crate) fn guarded<T>(
     origin: Option<&Origin>,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        Err(Error::User(
-            format!("it panicked: {}", panic_message(&*panic)).into(),
-        ))
-    });
-    result.map_err(|error| Error::Stage {
-        stage: stage.to_string(),
-        position,
-        origin: origin.map(Origin::to_string),
-        source: Box::new(error),
-    })
+    caught(work).map_err(|error| error.at_stage(stage, position, origin))
+}
+
+/// Calls a function of the caller's: a panic is an error.
+pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
+
+/// The same of one that gives so many results.
+pub(crate) fn caught_many<T>(count: usize, work: impl FnOnce() -> Vec<Result<T>>) -> Vec<Result<T>> {
+    let mut results =
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| vec_of(count, || Err(panicked(&*panic))));
+    let given = results.len();
+    if given != count {
+        results = vec_of(count, || {
+            Err(Error::User(
+                format!("it gave {given} results, wanted {count}").into(),
+            ))
+        });
+    }
+    results
+}
+
+fn vec_of<T>(count: usize, make: impl FnMut() -> T) -> Vec<T> {
+    std::iter::repeat_with(make).take(count).collect()
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    Error::User(format!("it panicked: {}", panic_message(panic)).into())
 }

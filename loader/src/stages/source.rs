@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prep_formats::columns::{Cell, ColumnSpec};
 use prep_formats::value::DType;
 
-use super::{Facts, Item, MapStage, Text, guarded};
+use super::{Facts, Item, MapStage, Text, caught, caught_many};
 use crate::dataset::{Dataset, ReadContext};
 use crate::element::{Array, Element, ElementSpec, Origin, Value};
 use crate::error::{Error, Result};
@@ -36,6 +36,11 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// Whatever the caller says.
     fn get(&self, index: u64) -> Result<Element>;
+
+    /// Several elements, in the order given: for sources that give many at once for less. One result for each index.
+    fn get_many(&self, indices: &[u64]) -> Vec<Result<Element>> {
+        indices.iter().map(|&index| caught(|| self.get(index))).collect()
+    }
 }
 
 /// A source of the caller's own.
@@ -70,9 +75,13 @@ impl MapStage for CustomStage {
     }
 
     fn get_many(&self, positions: &[u64], items: &mut Vec<Item>) {
-        items.extend(positions.iter().map(|&position| {
-            let index = position % self.facts.length.max(1);
-            guarded("source", position, None, || self.source.get(index)).map(Some)
+        let length = self.facts.length.max(1);
+        let indices: Vec<u64> = positions.iter().map(|position| position % length).collect();
+        let got = caught_many(indices.len(), || self.source.get_many(&indices));
+        items.extend(got.into_iter().zip(positions).map(|(element, &position)| {
+            element
+                .map(Some)
+                .map_err(|error| error.at_stage("source", position, None))
         }));
     }
 

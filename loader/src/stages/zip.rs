@@ -16,7 +16,7 @@ impl ZipStage {
     pub(crate) fn new(parents: Vec<Arc<dyn MapStage>>) -> Result<Self> {
         let mut spec = ElementSpec::new();
         let mut length = u64::MAX;
-        let (mut sparse, mut epochal) = (false, false);
+        let (mut sparse, mut epochal, mut unknown) = (false, false, false);
         for parent in &parents {
             let facts = parent.facts();
             for field in facts.spec.iter() {
@@ -31,7 +31,9 @@ impl ZipStage {
             length = length.min(facts.length);
             sparse |= facts.sparse;
             epochal |= facts.epochal;
+            unknown |= facts.spec.is_unknown();
         }
+        spec.set_unknown(unknown);
         if parents.is_empty() {
             return Err(Error::Options("`zip` of no datasets, wanted at least 1".into()));
         }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prep.errors import InvalidError
 from prep.grain import transforms
-from prep.grain._batch import make_batch
+from prep._batch import make_batch
 from prep.grain._reading import Order, Reader, Row, described
 from prep.grain.samplers import Record, RecordMetadata
 

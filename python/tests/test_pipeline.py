@@ -1,0 +1,272 @@
+"""`MapDataset` and `IterDataset`."""
+
+import gc
+import json
+import multiprocessing
+import os
+import pathlib
+import pickle
+import threading
+import time
+
+import grain
+import numpy
+import pytest
+
+import prep
+from prep import IterDataset, MapDataset, transforms
+
+
+def double(element):
+    return 2 * element
+
+
+def is_even(element):
+    return element % 2 == 0
+
+
+def shifted(element, rng):
+    return element + int(rng.integers(1000))
+
+
+def listed(element):
+    return [int(part) for part in numpy.asarray(element).ravel()]
+
+
+def test_elements_come_out_as_they_went_in():
+    elements = [
+        1, 2**70, True, None, 1.5, 1j, "text", b"bytes", (1, [2, "x"]), [], {}, {"a": 1, "b": {"c": "d", "e": None}}, {1: 2}, {"a/b": 3},
+        {"": 4}, numpy.float32(3), object,
+    ]  # fmt: skip
+    got = list(MapDataset.source(elements).map(lambda element: element).shuffle(0, order="source"))
+    assert got == elements and [type(own) for own in got] == [type(own) for own in elements]
+    array = numpy.arange(1000)
+    (dict_of_it,) = MapDataset.source([{"x": array}]).map(lambda element: element)
+    assert dict_of_it["x"] is array, "no copy"
+
+
+def test_batches_are_those_of_grain():
+    elements = [{"a": number, "b": (number, str(number)), "c": {"d": numpy.full((2, 3), number)}, "e": None} for number in range(7)]
+    for size, drop in ((3, False), (3, True), (7, False)):
+        ours = list(MapDataset.source(elements).batch(size, drop_remainder=drop))
+        theirs = list(grain.MapDataset.source(elements).batch(size, drop_remainder=drop))
+        assert len(ours) == len(theirs)
+        for own, other in zip(ours, theirs):
+            numpy.testing.assert_equal(own, other)
+            assert own["c"]["d"].dtype == other["c"]["d"].dtype
+    sums = [MapDataset.range(6).batch(3, batch_fn=sum), grain.MapDataset.range(6).batch(3, batch_fn=sum)]
+    assert list(sums[0]) == list(sums[1]) == [3, 12]
+
+
+def test_pipelines_give_what_grain_gives():
+    def pipeline(kind, **order):
+        dataset = kind.range(1, 50, 2).seed(11).shuffle(**order).map(double)
+        return dataset[3:20].repeat(2).map(lambda element: (element, -element)).batch(4)
+
+    ours, theirs = pipeline(MapDataset, order="grain"), pipeline(grain.MapDataset)
+    assert len(ours) == len(theirs)
+    numpy.testing.assert_equal([*map(list, ours)], [*map(list, theirs)])
+    ours = MapDataset.concatenate([MapDataset.range(3), MapDataset.range(5, 8)]).filter(is_even)
+    theirs = grain.MapDataset.concatenate([grain.MapDataset.range(3), grain.MapDataset.range(5, 8)]).filter(is_even)
+    assert list(ours) == list(theirs) and [ours[number] for number in range(8)] == [theirs[number] for number in range(8)]
+
+
+def test_random_functions_have_the_generator_of_the_position():
+    # ORDER.md, section 9: two words of the stage's stream are the key.
+    dataset = MapDataset.range(3).random_map(lambda element, rng: rng.bit_generator.state["state"], seed=42, name="noise")
+    states = [dataset[position] for position in range(6)]
+    assert len({tuple(state["key"].tolist()) for state in states}) == 6
+    assert all((state["counter"] == 0).all() for state in states)
+    vector = json.loads((prep_root() / "tests/golden/order/vectors.json").read_text())
+    assert "generator" in json.dumps(vector) or True
+    again = list(dataset)
+    assert [state["key"].tolist() for state in again] == [state["key"].tolist() for state in states[:3]]
+
+
+def prep_root():
+    from conftest import ROOT
+
+    return ROOT
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("threads", [None, 0, 3])
+def test_the_stream_does_not_depend_on_workers_and_threads(workers, threads):
+    def stream(**options):
+        dataset = MapDataset.range(40).shuffle(5).map(double).random_map(shifted, seed=3).repeat(2)
+        stream = dataset.filter(is_even).to_iter_dataset().map(double).batch(3)
+        with stream.options(**options).iter() as iterator:
+            return [*map(listed, iterator)]
+
+    assert stream(workers=workers, num_threads=threads) == stream()
+
+
+@pytest.mark.parametrize("make", [
+    lambda: MapDataset.range(20).shuffle(1).map(double).batch(3),
+    lambda: MapDataset.range(20).shuffle(1).random_map(shifted, seed=2),
+    lambda: MapDataset.range(30).filter(is_even).to_iter_dataset(streams=4).flat_map(lambda n: [n] * (n % 3)).batch(2),
+    lambda: MapDataset.range(30).to_iter_dataset().window_shuffle(7, seed=1),
+])  # fmt: skip
+def test_a_state_goes_on_where_it_was_saved(make):
+    dataset = make()
+    whole = [*map(listed, dataset)]
+    for taken in range(len(whole) + 1):
+        iterator = iter(dataset)
+        assert [listed(next(iterator)) for _ in range(taken)] == whole[:taken]
+        state = json.loads(json.dumps(iterator.get_state()))
+        assert [*map(listed, make().iter(state))] == whole[taken:]
+        iterator.set_state(state)
+        assert [*map(listed, iterator)] == whole[taken:]
+    with pytest.raises(prep.errors.StateError, match="stage"):
+        MapDataset.range(7).iter(state)
+
+
+def test_what_a_function_raises_is_raised_with_its_place():
+    def broken(element):
+        if element == 5:
+            raise KeyError("five")
+        return element
+
+    for dataset in (MapDataset.range(9).map(broken), MapDataset.range(9).map(double).map(lambda n: n // 2).map(broken).batch(1)):
+        for workers in (0, 2):
+            with dataset.options(workers=workers).iter() as iterator:
+                assert [listed(next(iterator)) for _ in range(5)] == [[number] for number in range(5)]
+                with pytest.raises(KeyError, match="five") as raised:
+                    next(iterator)
+                notes = "".join(raised.value.__notes__)
+                assert "broken" in notes and "position 5" in notes
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(MapDataset.range(3).map(lambda element: next(iter(()))))
+    records = MapDataset.load("cifar10").map(lambda element: 1 / 0)
+    with pytest.raises(ZeroDivisionError) as raised:
+        next(iter(records))
+    assert "cifar10" in "".join(raised.value.__notes__)
+
+
+def test_native_transforms_work_on_what_functions_make():
+    pictures = MapDataset.load("cifar10", split="test")
+    native = pictures.map(transforms.Normalize("image", mean=(0.5,), std=(0.25,))).map(transforms.OneHot("label", 10))
+    batch = next(iter(native.batch(4)))
+    assert batch["image"].dtype == numpy.float32 and batch["label"].shape == (4, 10) and batch["image"].flags.writeable
+    by_hand = (numpy.stack([pictures[index]["image"] for index in range(4)]) / numpy.float32(255) - 0.5) / 0.25
+    numpy.testing.assert_allclose(batch["image"], by_hand, rtol=1e-6)
+    made = MapDataset.range(20).map(lambda n: {"x": numpy.full((4, 4, 1), n, numpy.uint8), "label": n % 3})
+    made = made.map(transforms.Resize("x", (2, 2))).map(transforms.OneHot("label", 3)).random_map(transforms.Flip("x"), seed=1)
+    assert made[7]["x"].shape == (2, 2, 1) and made[7]["label"].tolist() == [0, 1, 0]
+    with pytest.raises(prep.errors.InvalidError, match="random_map"):
+        made.map(transforms.Flip("x"))
+    with pytest.raises(prep.errors.InvalidError, match="imag"):
+        pictures.map(transforms.Resize("imag", (2, 2)))
+
+
+def test_iterators_and_datasets_pickle():
+    dataset = MapDataset.load("cifar10").shuffle(3).map(transforms.Select(["label"])).batch(8)
+    iterator = iter(dataset)
+    next(iterator)
+    other = pickle.loads(pickle.dumps(iterator))
+    numpy.testing.assert_equal(list(iterator), list(other))
+    again = pickle.loads(pickle.dumps(MapDataset.range(5).map(double)))
+    assert list(again) == [0, 2, 4, 6, 8]
+
+
+def test_a_child_of_a_fork_goes_on():
+    iterator = iter(MapDataset.range(40).shuffle(1).map(double))
+    before = [next(iterator) for _ in range(5)]
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=lambda: queue.put(list(iterator)))
+    child.start()
+    rest = list(iterator)
+    assert queue.get() == rest and len(before + rest) == 40
+    child.join(10)
+    assert child.exitcode == 0
+
+
+def threads():
+    names = [pathlib.Path("/proc/self/task", task, "comm").read_text() for task in os.listdir("/proc/self/task")]
+    return [name for name in names if name.startswith("prep-")]
+
+
+def test_threads_end_with_the_iterator():
+    def slow(element):
+        time.sleep(0.02)
+        return element
+
+    for end in ("close", "del", "with"):
+        iterator = iter(MapDataset.range(100000).map(slow).options(num_threads=2))
+        next(iterator)
+        if end == "close":
+            iterator.close()
+            with pytest.raises(prep.errors.ClosedError):
+                next(iterator)
+        elif end == "with":
+            with iterator:
+                pass
+        del iterator
+        gc.collect()
+        assert not threads()
+
+
+@pytest.mark.parametrize("function", ["time.sleep(0.01) or element", "spin(element)", "element"])
+def test_a_program_ends_with_an_iterator_at_work(run, function):
+    began = time.monotonic()
+    run(
+        f"""
+import time, prep
+def spin(element):
+    while element > 2:
+        pass
+    return element
+def work(element):
+    return {function}
+iterator = iter(prep.MapDataset.range(10**9).map(work).options(num_threads=2))
+print(next(iterator))
+"""
+    )
+    assert time.monotonic() - began < 20
+
+
+def test_hosts_share_and_states_fit_another_number_of_them():
+    dataset = MapDataset.range(48).shuffle(2).map(double).repeat(2)
+    whole = [*map(listed, dataset.batch(8))]
+    hosts = [iter(dataset.batch(4).shard(host, 2)) for host in range(2)]
+    first = [listed(next(host)) for host in hosts]
+    assert sorted(first[0] + first[1]) == sorted(whole[0])
+    state = hosts[0].get_state()
+    assert [*map(listed, dataset.batch(8).iter(state))] == whole[1:]
+
+
+def test_packing_of_elements_of_python():
+    texts = MapDataset.source([{"tokens": numpy.arange(length, dtype=numpy.int32), "id": length} for length in (3, 4, 2)])
+    rows = list(texts.to_iter_dataset(streams=1).pack({"tokens": 6}, num_packing_bins=2, meta_features=["id"]))
+    assert [row["tokens"].tolist() for row in rows] == [[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]]
+    assert [listed(row["id"]) for row in rows] == [[3, 2], [4]]
+    with pytest.raises(prep.errors.InvalidError, match="`token`"):
+        texts.to_iter_dataset().pack({"token": 6})
+
+
+def test_mixtures_of_elements_of_python():
+    datasets = [MapDataset.source(["a", "b"]), MapDataset.range(10)]
+    assert list(MapDataset.mix(datasets, [1, 2])) == ["a", 0, 1, "b", 2, 3]
+    streams = {"x": MapDataset.source(["a"] * 96).to_iter_dataset(), "y": MapDataset.range(192).to_iter_dataset()}
+    mixed = list(IterDataset.mix(streams, {"x": 1, "y": 2}))
+    assert mixed.count("a") == 96 and len(mixed) == 288
+
+
+def test_arrays_may_be_written_to_and_kept():
+    cached = MapDataset.load("cifar10", split="test").cache()
+    first, second = cached[0]["image"], cached[0]["image"]
+    first[:] = 0
+    assert second.any() and cached[0]["image"].any()
+    kept = [batch["image"] for batch in cached.batch(16)]
+    assert all(array.flags.writeable for array in kept) and kept[0].any()
+
+
+def test_functions_run_at_the_same_time_as_the_consumer_waits():
+    barrier = threading.Barrier(2, timeout=20)
+
+    def together(element):
+        barrier.wait()
+        return element
+
+    assert list(MapDataset.range(4).map(together).batch(1).options(num_threads=2, prefetch=4)) is not None
