@@ -12,6 +12,7 @@ VENV := target/venv
 BENCH_VENV := target/bench-venv
 PYTHON_VENV := target/python-venv
 CLEAN_VENV := target/clean-venv
+TORCH_VENV := target/torch-venv
 WHEELS := target/wheels
 BENCH_WORK := target/bench
 STEP := scripts/step
@@ -23,7 +24,7 @@ export PREP_TFDS_FOLDER := $(CURDIR)/target/debug/examples/tfds_folder
 
 export CARGO PYTHON
 
-.PHONY: fuzz test-compare help demo build release test test-rust test-interop test-docs test-all soak bench bench-formats bench-quick bench-programs bench-python wheel test-python fmt lint doc clean install
+.PHONY: fuzz test-compare help demo build release test test-rust test-interop test-docs test-all soak bench bench-formats bench-quick bench-programs bench-python wheel test-python test-torch fmt lint doc clean install
 .NOTPARALLEL:
 
 help: ## This list
@@ -77,7 +78,13 @@ test-python: wheel
 	$(PYTHON_VENV)/bin/stubtest --mypy-config-file python/pyproject.toml --allowlist python/tests/allowed.txt prep
 	$(PYTHON_VENV)/bin/python -m pytest -c python/pyproject.toml python/tests
 
-test-all: test ## test, and what needs gigabytes of packages: our golden files against TFDS's builders of today
+test-torch: wheel ## The parts of the Python package for PyTorch, which is gigabytes
+	@$(STEP) "PyTorch into $(TORCH_VENV)" scripts/venv $(TORCH_VENV) python/tests/torch-requirements.txt
+	@$(TORCH_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
+	$(TORCH_VENV)/bin/python -m pytest -c python/pyproject.toml python/tests/test_torch.py
+
+test-all: test ## test, and what needs gigabytes of packages: PyTorch, our golden files against TFDS's builders of today
+	@$(STEP) "Python package with PyTorch" $(MAKE) --no-print-directory test-torch
 	@$(STEP) "Python packages into $(BENCH_VENV)" scripts/venv $(BENCH_VENV) bench/requirements.txt
 	@$(STEP) "golden files against TFDS" $(BENCH_VENV)/bin/python tests/golden/make_tfds_golden.py --check
 	@$(STEP) "TFRecord files beside the tfrecord crate" $(MAKE) --no-print-directory test-compare
