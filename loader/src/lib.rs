@@ -75,6 +75,8 @@ mod testing;
 mod tests;
 #[cfg(test)]
 mod tests_damage;
+#[cfg(test)]
+mod tests_values;
 mod tfds;
 pub mod transform;
 pub mod transforms;

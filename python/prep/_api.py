@@ -52,6 +52,10 @@ def load(
     prefetch_bytes: int | None = None,
     columns: Sequence[str] | None = None,
     decode: bool = True,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str | None = None,
+    on_error: str = "fail",
+    profile: bool = False,
     catalog: str | os.PathLike[str] | None = None,
     state: dict[str, Any] | str | None = None,
 ) -> Loader:
@@ -93,6 +97,10 @@ def load(
         prefetch_bytes: A limit beside that. Default: 256 MiB.
         columns: Features to deliver; `a/b` is the feature `b` nested in `a`. Default: all.
         decode: Whether images become pixels; else they stay PNG or JPEG bytes.
+        cache: Folder that keeps what is read of object stores, for all processes of this host.
+        cache_size: Most that it takes on disk: bytes, or text such as `"200G"`. Default: 16 GiB.
+        on_error: What to do with a damaged record: `fail`, `skip` or `skip:MAX`; what is left out is counted in `Loader.metrics()`.
+        profile: Whether `Loader.metrics()` tells reading and decoding apart, which costs some 50 ns a record.
         catalog: Folder or URL; default `$PREP_CATALOG`, else a folder under `$PREP_HOME`.
         state: Where to go on: what `Loader.state()` gave.
 
@@ -114,6 +122,10 @@ def load(
         "prefetch_bytes": prefetch_bytes,
         "columns": None if columns is None else [*columns],
         "decode": decode,
+        "cache": None if cache is None else os.path.abspath(os.fspath(cache)),
+        "cache_size": None if cache_size is None else str(cache_size),
+        "on_error": on_error,
+        "profile": profile,
     }
     return _core.load(name, split, _path(catalog), options, state)
 

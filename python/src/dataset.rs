@@ -1,9 +1,11 @@
 //! `prep.Dataset`: a split with random access.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prep_catalog::{Catalog, catalog_location};
+use prep_formats::store::Cache;
 use prep_loader::LoadOptions;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -12,7 +14,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PySlice, PyTuple};
 use crate::arrays::Layout;
 use crate::boundary::{OfProcess, guarded, on_thread, outside};
 use crate::error::{IntoPython, Kind};
-use crate::loader::{Loader, parse_state};
+use crate::loader::{Loader, parse_cache, parse_state};
 
 /// Rows that are read while Ctrl-C waits; more are read on a thread that is left behind when it comes.
 const DIRECT_ROWS: usize = 512;
@@ -32,6 +34,8 @@ pub(crate) struct Dataset {
     catalog: String,
     records: u64,
     layout: Arc<Layout>,
+    /// What is read of object stores is kept here, up to so many bytes.
+    cache: Option<(PathBuf, u64)>,
     /// Locked for the exchange of the `Arc` only, and with the interpreter lock held: so never across a fork.
     handle: Mutex<Arc<OfProcess<prep_loader::Dataset>>>,
 }
@@ -43,7 +47,9 @@ pub(crate) fn open_dataset(
     split: Option<String>,
     catalog: Option<String>,
     state: Option<prep_loader::State>,
+    cache: Option<(PathBuf, u64)>,
 ) -> PyResult<Dataset> {
+    let kept = cache.clone();
     let open = move || -> PyResult<_> {
         let location = absolute(catalog_location(catalog.as_deref()).map_err(IntoPython::into_python)?);
         let catalog = Catalog::open(&location)
@@ -53,7 +59,7 @@ pub(crate) fn open_dataset(
             None => prep_loader::open(&catalog, &name, split.as_deref().unwrap_or("train")),
             Some(state) => prep_loader::open_for_state(&catalog, &name, split.as_deref(), state),
         };
-        let dataset = dataset.map_err(IntoPython::into_python)?;
+        let dataset = with_cache(dataset.map_err(IntoPython::into_python)?, kept.as_ref())?;
         Ok((dataset, location.to_string()))
     };
     let (dataset, catalog) = on_thread(py, || {}, false, || Ok(()), open)?;
@@ -64,7 +70,19 @@ pub(crate) fn open_dataset(
         records: dataset.len(),
         layout: Arc::new(Layout::new(py, dataset.element_spec())),
         handle: Mutex::new(Arc::new(OfProcess::new(dataset))),
+        cache,
     })
+}
+
+fn with_cache(
+    dataset: prep_loader::Dataset,
+    cache: Option<&(PathBuf, u64)>,
+) -> PyResult<prep_loader::Dataset> {
+    let Some((folder, limit)) = cache else {
+        return Ok(dataset);
+    };
+    let cache = Cache::open(folder, *limit).map_err(IntoPython::into_python)?;
+    Ok(dataset.with_cache(cache))
 }
 
 /// `prep.open`.
@@ -76,7 +94,7 @@ pub(crate) fn open(
     split: String,
     catalog: Option<String>,
 ) -> PyResult<Dataset> {
-    guarded(|| open_dataset(py, name, Some(split), catalog, None))
+    guarded(|| open_dataset(py, name, Some(split), catalog, None, None))
 }
 
 #[pymethods]
@@ -244,7 +262,8 @@ impl Dataset {
             let (folder, manifest) = (inherited.folder().clone(), inherited.manifest().clone());
             // The interpreter lock stays, as the lock above is not to be held across a release; two small files are read.
             let opened = prep_loader::Dataset::with_manifest(&folder, manifest, &self.split);
-            *handle = Arc::new(OfProcess::new(opened.map_err(IntoPython::into_python)?));
+            let opened = with_cache(opened.map_err(IntoPython::into_python)?, self.cache.as_ref())?;
+            *handle = Arc::new(OfProcess::new(opened));
         }
         Ok(Arc::clone(&handle))
     }
@@ -361,7 +380,8 @@ pub(crate) fn load(
 ) -> PyResult<Loader> {
     guarded(|| {
         let state = state.map(|state| parse_state(&state)).transpose()?;
-        let dataset = open_dataset(py, name, split, catalog, state.clone())?;
+        let cache = parse_cache(&options)?;
+        let dataset = open_dataset(py, name, split, catalog, state.clone(), cache)?;
         Loader::new(py, Py::new(py, dataset)?, options, state)
     })
 }

@@ -1,9 +1,11 @@
 //! `prep.Loader`: the stream of batches as a Python iterator.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prep_loader::{LoadOptions, State};
+use prep_jobs::resources::parse_size;
+use prep_loader::{LoadMetrics, LoadOptions, State};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -11,6 +13,9 @@ use crate::arrays::Layout;
 use crate::boundary::{OfProcess, TICK, guarded, outside};
 use crate::dataset::{Dataset, features_dict, json, reduce_arguments};
 use crate::error::{IntoPython, Kind};
+
+/// As `--cache-size` of the command.
+const DEFAULT_CACHE_SIZE: &str = "16G";
 
 /// A stream of batches, in order; made by `prep.load`. It is its own iterator: a loop that is left in the middle is gone on with by the next.
 #[pyclass(frozen, module = "prep")]
@@ -95,6 +100,21 @@ impl Loader {
                 let stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
                 Ok::<_, PyErr>(stream.steps_per_epoch())
             })
+        })
+    }
+
+    /// What was done so far, and where the time went.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        guarded(|| {
+            let session = self.session(py)?;
+            let Some(stream) = session.stream.get() else {
+                return Err(Kind::Internal.error("a stream of another process was used"));
+            };
+            let metrics = outside(py, || {
+                let stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok::<_, PyErr>(stream.metrics())
+            })?;
+            metrics_dict(py, &metrics)
         })
     }
 
@@ -196,7 +216,8 @@ impl Loader {
         let options = parse_options(&arguments, state.clone())?;
         // Now, and not by whatever thread takes the first batch: a fork in the middle of an import leaves its lock held in the child.
         py.import("numpy")?;
-        let rows = options.drop_remainder.then_some(options.batch_size as usize);
+        let is_full = options.drop_remainder && !options.on_damage.skips();
+        let rows = is_full.then_some(options.batch_size as usize);
         let stream = dataset.get().load(py, options)?;
         Ok(Self {
             layout: Layout::new(py, stream.element_spec()),
@@ -262,6 +283,29 @@ impl Loader {
     }
 }
 
+fn metrics_dict<'py>(py: Python<'py>, metrics: &LoadMetrics) -> PyResult<Bound<'py, PyDict>> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let dict = PyDict::new(py);
+    dict.set_item("elapsed_seconds", metrics.elapsed.as_secs_f64())?;
+    dict.set_item("threads", metrics.threads)?;
+    dict.set_item("prefetch", metrics.prefetch)?;
+    dict.set_item("batches", metrics.batches)?;
+    dict.set_item("rows", metrics.rows)?;
+    dict.set_item("bytes", metrics.bytes)?;
+    dict.set_item("skipped", metrics.damaged)?;
+    dict.set_item("read_seconds", metrics.read.as_secs_f64())?;
+    dict.set_item("decode_seconds", metrics.decode.as_secs_f64())?;
+    dict.set_item("room_wait_seconds", metrics.room_wait.as_secs_f64())?;
+    dict.set_item("consumer_wait_seconds", metrics.consumer_wait.as_secs_f64())?;
+    dict.set_item("ready_batches", metrics.ready_batches)?;
+    dict.set_item("cached_bytes", metrics.cache.map(|cache| cache.cached_bytes))?;
+    dict.set_item("fetched_bytes", metrics.cache.map(|cache| cache.fetched_bytes))?;
+    dict.set_item("retries", metrics.retries)?;
+    dict.set_item("limit", metrics.limit().to_string())?;
+    dict.set_item("advice", metrics.advice(cores))?;
+    Ok(dict)
+}
+
 impl Session {
     fn new(stream: prep_loader::Loader) -> Self {
         Self {
@@ -285,6 +329,21 @@ pub(crate) fn parse_state(state: &Bound<'_, PyAny>) -> PyResult<State> {
     State::from_json(&text).map_err(IntoPython::into_python)
 }
 
+/// The cache of `prep.load`: its folder, and most of its bytes.
+pub(crate) fn parse_cache(arguments: &Bound<'_, PyDict>) -> PyResult<Option<(PathBuf, u64)>> {
+    let given = |name: &str| Ok::<_, PyErr>(arguments.get_item(name)?.filter(|value| !value.is_none()));
+    let Some(folder) = given("cache")? else {
+        return Ok(None);
+    };
+    let limit: String = match given("cache_size")? {
+        Some(limit) => limit.extract()?,
+        None => DEFAULT_CACHE_SIZE.into(),
+    };
+    let bytes =
+        parse_size(&limit).map_err(|reason| Kind::Invalid.error(format!("`cache_size`: {reason}")))?;
+    Ok(Some((folder.extract()?, bytes)))
+}
+
 /// The keyword arguments of `prep.load` that make the stream.
 fn parse_options(arguments: &Bound<'_, PyDict>, state: Option<State>) -> PyResult<LoadOptions> {
     let mut options = LoadOptions::default();
@@ -305,6 +364,15 @@ fn parse_options(arguments: &Bound<'_, PyDict>, state: Option<State>) -> PyResul
             "prefetch_bytes" => options.prefetch_bytes = number(&key, &value)?,
             "decode" => options.decode_images = value.extract()?,
             "columns" => options.columns = Some(value.extract()?),
+            "profile" => options.profile = value.extract()?,
+            "on_error" => {
+                let text: String = value.extract()?;
+                options.on_damage = text
+                    .parse()
+                    .map_err(<prep_loader::Error as IntoPython>::into_python)?;
+            }
+            // Of the dataset.
+            "cache" | "cache_size" => {}
             "order" => {
                 let order: String = value.extract()?;
                 options.order = Some(

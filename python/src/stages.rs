@@ -304,7 +304,6 @@ impl Stages {
         guarded(|| made_iter(Ok(self.iter()?.unbatch())))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python's")]
     fn pack(
         &self,
         packing: &str,

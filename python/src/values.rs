@@ -331,7 +331,7 @@ fn view(object: &Bound<'_, PyAny>) -> Option<Array> {
         return None;
     }
     // SAFETY: it was filled; `format` and `shape` are asked for by the flags, and `ndim` long.
-    let array = unsafe {
+    unsafe {
         let mut buffer = buffer.assume_init();
         let shape: Vec<usize> = match buffer.ndim {
             0 => Vec::new(),
@@ -351,8 +351,7 @@ fn view(object: &Bound<'_, PyAny>) -> Option<Array> {
         });
         ffi::PyBuffer_Release(&raw mut buffer);
         array
-    };
-    array
+    }
 }
 
 /// The element type of a buffer's format.

@@ -4,8 +4,10 @@ import base64
 import gc
 import io
 import json
+import os
 import pathlib
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -318,3 +320,36 @@ def test_damage_names_the_file_and_the_record(tmp_path):
         with pytest.raises(prep.PrepError, match="17"):
             next(loader)
     assert loader.state()["sample_position"] == 10
+
+
+def test_where_the_time_of_a_stream_goes():
+    loader = prep.load("cifar10", batch_size=16, num_epochs=1, profile=True, on_error="skip:3", cache_size="2G")
+    assert loader.metrics()["limit"] == "nothing"
+    batches = list(loader)
+    metrics = loader.metrics()
+    assert (metrics["batches"], metrics["rows"], metrics["skipped"]) == (len(batches), 300, 0)
+    assert metrics["bytes"] >= 300 * 32 * 32 * 3 and metrics["read_seconds"] > 0 and metrics["advice"]
+    with pytest.raises(prep.errors.InvalidError, match="skip"):
+        prep.load("cifar10", batch_size=16, on_error="ignore")
+
+
+def test_what_is_read_of_a_store_may_be_kept(tmp_path):
+    loader = prep.load("cifar10", batch_size=16, num_epochs=1, cache=tmp_path / "kept", cache_size="1G")
+    assert loader.metrics()["cached_bytes"] == 0 and sum(len(batch["label"]) for batch in loader) == 300
+    assert sum(len(batch["label"]) for batch in pickle.loads(pickle.dumps(loader))) == 0
+    with pytest.raises(prep.errors.InvalidError, match="cache_size"):
+        prep.load("cifar10", batch_size=16, cache=tmp_path / "kept", cache_size="much")
+
+
+def test_damaged_records_may_be_left_out(tmp_path):
+    copy = tmp_path / "catalog"
+    shutil.copytree(os.environ["PREP_CATALOG"], copy)
+    (shard,) = sorted(copy.glob("**/*-train.array_record-*"))[:1]
+    with shard.open("r+b") as file:
+        file.seek(shard.stat().st_size // 2)
+        file.write(b"damage" * 20)
+    with pytest.raises(prep.PrepError):
+        list(prep.load("cifar10", batch_size=16, num_epochs=1, catalog=copy))
+    loader = prep.load("cifar10", batch_size=16, num_epochs=1, catalog=copy, on_error="skip")
+    rows = sum(len(batch["label"]) for batch in loader)
+    assert 0 < loader.metrics()["skipped"] == 300 - rows
