@@ -16,7 +16,7 @@ Importing this package starts no threads and imports no NumPy: the first stream 
 """
 
 from prep import errors, grain, transforms
-from prep._api import Stage, build, list, load, open, show
+from prep._api import Stage, build, list, load, open, parse_example, show
 from prep._array_record import ArrayRecordDataSource
 from prep._core import Dataset, Loader, __version__
 from prep._pipeline import DatasetIterator, IterDataset, MapDataset
@@ -42,6 +42,7 @@ __all__ = [
     "list",
     "load",
     "open",
+    "parse_example",
     "show",
     "transforms",
 ]

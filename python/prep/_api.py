@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from typing import Any, List, Literal, NamedTuple, TypeAlias
 
 from prep import _core
 from prep._core import Dataset, Loader
+from prep._spec import Element
 
 _log = logging.getLogger("prep")
 
@@ -128,6 +130,31 @@ def load(
         "profile": profile,
     }
     return _core.load(name, split, _path(catalog), options, state)
+
+
+def parse_example(record: bytes, features: Dataset, *, columns: Sequence[str] | None = None, decode: bool = True) -> Element:
+    """Decodes one record, a serialized `tf.train.Example`, as elements of a dataset are decoded: for records that come from elsewhere.
+
+    >>> dataset = open("cifar10", split="test")
+    >>> example = parse_example(dataset.record(3), dataset, columns=["image", "label"])
+    >>> bool((example["image"] == dataset[3]["image"]).all()), sorted(example)
+    (True, ['image', 'label'])
+
+    Args:
+        record: `Dataset.record(index)`, or what any other reader gives.
+        features: The dataset whose schema it has.
+        columns: Features to decode. Default: all.
+        decode: Whether images become pixels; else they stay PNG or JPEG bytes.
+
+    Raises:
+        DamagedError: It is no record of that schema.
+    """
+    return _parser(features, None if columns is None else tuple(columns), decode).parse(record)
+
+
+@functools.lru_cache(maxsize=16)
+def _parser(features: Dataset, columns: tuple[str, ...] | None, decode: bool) -> _core.ExampleParser:
+    return _core.ExampleParser(features, columns, decode)
 
 
 def list(*, catalog: str | os.PathLike[str] | None = None) -> List[dict[str, Any]]:

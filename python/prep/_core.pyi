@@ -80,6 +80,11 @@ class Loader:
     @property
     def element_spec(self) -> dict[str, ArraySpec]: ...
 
+@final
+class ExampleParser:
+    def __new__(cls, dataset: Dataset, columns: Sequence[str] | None, decode: bool) -> Self: ...
+    def parse(self, record: bytes) -> Element: ...
+
 _Place = tuple[Callable[..., Any], int, str, str]
 
 @final

@@ -10,6 +10,7 @@
 //! | `stages.rs`, `stream.rs` | pipelines and their streams |
 //! | `functions.rs`, `values.rs` | functions of Python's in pipelines, and the elements that they see |
 //! | `transforms.rs` | transforms of Rust's by name |
+//! | `examples.rs` | records that come from elsewhere |
 //! | `record_files.rs` | records of ArrayRecord files by index |
 //! | `registry.rs` | list, show, build |
 
@@ -18,6 +19,7 @@ mod boundary;
 mod command;
 mod dataset;
 mod error;
+mod examples;
 mod functions;
 mod hooks;
 mod loader;
@@ -40,6 +42,8 @@ mod _core {
     use crate::command::command;
     #[pymodule_export]
     use crate::dataset::{Dataset, load, open};
+    #[pymodule_export]
+    use crate::examples::ExampleParser;
     #[pymodule_export]
     use crate::hooks::{_block, _panic};
     #[pymodule_export]

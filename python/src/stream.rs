@@ -179,6 +179,9 @@ impl Drop for Stream {
             return;
         };
         let pipeline = own.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Python::try_attach(|py| py.detach(move || drop(pipeline)));
+        Python::try_attach(|py| {
+            py.detach(move || drop(pipeline));
+            sweep(py);
+        });
     }
 }

@@ -38,3 +38,12 @@ def test_the_examples_in_the_documentation_hold(name, monkeypatch):
     monkeypatch.chdir(pathlib.Path(__file__).parent.parent)
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert failed == 0
+
+
+def test_the_pipeline_in_the_readme_of_the_package_runs():
+    names = {}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "python/README.md").read_text(), re.DOTALL)
+    (code,) = (block for block in blocks if "prep.MapDataset.load" in block)
+    exec(code, names)
+    assert names["first"]["image"].shape == (64, 32, 32, 3)
+    assert sum(len(batch["label"]) for batch in names["rest"]) == 128
