@@ -81,3 +81,16 @@ def command(*arguments):
     done = subprocess.run([sys.executable, "-m", "prep", *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture
+def workers_here(monkeypatch):
+    """Grain's own workers, all of their code but the process: it takes seconds of CPU to start one."""
+    import cloudpickle
+    from grain._src.python.dataset.transformations import process_prefetch
+
+    def iterate(self):
+        monkeypatch.setattr(process_prefetch, "_is_in_worker_process", True)
+        return cloudpickle.loads(cloudpickle.dumps(self._parent)).__iter__()
+
+    monkeypatch.setattr(process_prefetch.ProcessPrefetchIterDataset, "__iter__", iterate)

@@ -29,7 +29,6 @@ theirs = pytest.importorskip("grain.python")
 
 from absl import flags
 from grain._src.python.dataset.transformations import batch as their_batch
-from grain._src.python.dataset.transformations import process_prefetch
 from grain.experimental import FlatMapTransform as TheirFlatMap
 
 if not flags.FLAGS.is_parsed():
@@ -98,19 +97,6 @@ def package_random_batch(package):
 
 OURS, THEIRS = Transforms(ours, ours.FlatMapTransform), Transforms(theirs, TheirFlatMap)
 CHAINS = list(OURS.chains)
-
-
-@pytest.fixture
-def workers_here(monkeypatch):
-    """Grain's own workers, all of their code but the process: it takes seconds of CPU to start one."""
-
-    def iterate(self):
-        import cloudpickle
-
-        monkeypatch.setattr(process_prefetch, "_is_in_worker_process", True)
-        return cloudpickle.loads(cloudpickle.dumps(self._parent)).__iter__()
-
-    monkeypatch.setattr(process_prefetch.ProcessPrefetchIterDataset, "__iter__", iterate)
 
 
 def loader(package, chain, length=23, *, shard=(0, 1, False), shuffle=True, num_epochs=1, seed=7, worker_count=0, threads=0, **options):

@@ -4,6 +4,7 @@ import contextlib
 import doctest
 import functools
 import gc
+import importlib.util
 import itertools
 import pickle
 import socket
@@ -215,3 +216,28 @@ def test_ranks_of_torch_distributed_read_disjoint_shares(context, tmp_path):
         for rank in ranks:
             output, _ = rank.communicate(timeout=120)
             assert rank.returncode == 0, output
+
+
+def test_the_training_program_goes_on_exactly(catalog, tmp_path, capsys):
+    prep.build("fashion_mnist", from_=conftest.GOLDEN / "fashion_mnist", checksum=False, catalog=catalog)
+    path = conftest.ROOT / "python" / "examples" / "train_torch.py"
+    module = importlib.util.module_from_spec(specification := importlib.util.spec_from_file_location("train_torch", path))
+    specification.loader.exec_module(module)
+    words = ["--batch-size", "16", "--save-every", "10"]
+    whole = module.main([*words, "--steps", "40"])
+    assert np.mean(whole[-10:]) < 0.5 * np.mean(whole[:5])
+    saving = [*words, "--checkpoint", str(tmp_path / "model.pt")]
+    assert module.main([*saving, "--steps", "25"]) == whole[:25]
+    assert module.main([*saving, "--steps", "40"]) == whole[20:]
+    assert "goes on after step 20" in capsys.readouterr().out
+
+
+def test_the_training_program_runs_under_torchrun(catalog, tmp_path):
+    prep.build("fashion_mnist", from_=conftest.GOLDEN / "fashion_mnist", checksum=False, catalog=catalog)
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", conftest.ROOT / "python" / "examples" / "train_torch.py"]
+    with conftest.started(
+        sys.executable, *words, "--steps", "100", "--batch-size", "8", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert output.count("step 100: loss") == 2

@@ -14,9 +14,12 @@ The real Grain takes our sources too: `grain.MapDataset.source(prep.grain.DataSo
 | `ShardOptions`, `NoSharding`, `ShardByJaxProcess` | there |
 | `ReadOptions`, `MultiprocessingOptions` | there |
 | `DataSource`, `ArrayRecordDataSource`, `RangeDataSource` | the last two |
+| `PyGrainCheckpointHandler`, `PyGrainCheckpointSave`, `PyGrainCheckpointRestore` | there, and in `prep.orbax`; they need Orbax |
 
 Importing this package imports no NumPy and no `multiprocessing`: the first iterator does.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from prep._array_record import ArrayRecordDataSource
 from prep.grain import samplers, sharding, sources, transforms
@@ -40,7 +43,31 @@ from prep.grain.transforms import MapWithIndex as MapWithIndexTransform
 from prep.grain.transforms import RandomMap as RandomMapTransform
 
 BatchOperation = Batch
+
+if TYPE_CHECKING:
+    import prep.orbax
+
+    PyGrainCheckpointHandler = prep.orbax.CheckpointHandler
+    PyGrainCheckpointRestore = prep.orbax.RestoreArgs
+    PyGrainCheckpointSave = prep.orbax.SaveArgs
+
 PyGrainDatasetIterator = DataLoaderIterator
+
+_OF_ORBAX = {
+    "PyGrainCheckpointHandler": "CheckpointHandler",
+    "PyGrainCheckpointRestore": "RestoreArgs",
+    "PyGrainCheckpointSave": "SaveArgs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Orbax is imported by the first use of what needs it."""
+    if name in _OF_ORBAX:
+        import prep.orbax
+
+        return getattr(prep.orbax, _OF_ORBAX[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ArrayRecordDataSource",
