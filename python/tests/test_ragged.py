@@ -229,3 +229,30 @@ def test_nested_views_outlive_their_batch(nested):
     gc.collect()
     same(kept[0], wanted[6]["ints"][1])
     same(kept[1], wanted[7]["boxes"]["corners"])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_bytes_as_numbers_keep_their_lengths(batch_size, tmp_path, monkeypatch):
+    """Also where a batch has one row, or a row no numbers."""
+    wanted = [[1, 2, 3, 4], [255, 0, 255, 0, 1, 2, 3], [], [9]]
+    (tmp_path / "fields.jsonl").write_text("".join(json.dumps({"field": row}) + "\n" for row in wanted))
+    (tmp_path / "fields.toml").write_text(
+        """format = 1
+name = "fields"
+version = "1.0.0"
+[[sources]]
+path = "fields.jsonl"
+[reader]
+kind = "jsonl"
+[[splits]]
+name = "train"
+[features.field]
+kind = "tensor"
+dtype = "uint8"
+shape = [-1]
+"""
+    )
+    monkeypatch.setenv("PREP_CATALOG", str(tmp_path / "catalog"))
+    command("register", tmp_path / "fields.toml", "-q")
+    found = [field for batch in prep.load("fields", batch_size=batch_size, order="source", num_epochs=1) for field in batch["field"]]
+    assert [field.tolist() for field in found] == wanted and {field.dtype.name for field in found} == {"uint8"}
