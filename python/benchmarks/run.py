@@ -12,10 +12,17 @@ and one warm-up lookup. What the first lookups gave is summed and compared.
 Batches: `prep.load` in Python beside `prep load`, the same loader in Rust: the same data, threads and batch size, in turn; examples per
 second after the first batch, CPU of the whole process. `pictures`: PNGs of 32x32, decoded (the archive in `tests/golden`, many epochs).
 `examples`: those of above, whose `text` costs Python a `bytes` object a row.
+
+Transforms in Python: pictures of 32x32x3 in memory to float32, mirrored at random, batches of 64, by Grain's `DataLoader` and ours with the same
+classes, options and worker processes. CPU of all processes an example: that of a long run less that of a short one, so that starts do not count.
+The first batches are summed and compared. `first batch`: seconds from making the iterator to the first batch.
+
+Imports: CPU milliseconds of a process that imports a package, less those of one that imports nothing.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import pathlib
 import random
@@ -27,6 +34,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "python" / "tests"))
+PARTS = ["data", "transforms", "imports"]
 RECORDS, RECORD_BYTES = 250_000, 1_000
 
 
@@ -152,6 +160,97 @@ def stream(kind, name, catalog, epochs):
     return {"per_second": examples / wall, "cpu_us": time.process_time() / examples * 1e6, "examples": examples}
 
 
+PICTURES = 2_000
+
+
+def transforming_loader(kind, worker_count, num_epochs):
+    """The same program for Grain and for ours."""
+    import numpy as np
+
+    if kind == "grain":
+        import grain.python as grain
+        from absl import flags
+
+        # Which its workers ask for.
+        flags.FLAGS(sys.argv[:1])
+    else:
+        import prep.grain as grain
+
+    class Normalise(grain.MapTransform):
+        def map(self, element):
+            return {**element, "image": element["image"].astype(np.float32) / 255}
+
+    class Flip(grain.RandomMapTransform):
+        def random_map(self, element, rng):
+            return {**element, "image": element["image"][:, ::-1]} if rng.random() < 0.5 else element
+
+    images = np.random.default_rng(1).integers(0, 256, (PICTURES, 32, 32, 3), np.uint8)
+    return grain.DataLoader(
+        data_source=[{"image": image, "label": number} for number, image in enumerate(images)],
+        sampler=grain.IndexSampler(PICTURES, grain.NoSharding(), shuffle=True, num_epochs=num_epochs, seed=1),
+        operations=[Normalise(), Flip(), grain.Batch(64, drop_remainder=True)],
+        worker_count=worker_count,
+    )
+
+
+def transformed(kind, worker_count, epochs):
+    """CPU seconds of all processes for so many epochs, seconds to the first batch, and a checksum of the first batches."""
+    loader = transforming_loader(kind, worker_count, epochs)
+    start = time.perf_counter()
+    iterator = iter(loader)
+    batch = next(iterator)
+    first = time.perf_counter() - start
+    checksum, examples = 0.0, 0
+    while batch is not None:
+        if examples < 640:
+            checksum += float(batch["image"].sum()) + int(batch["label"].sum())
+        examples += len(batch["label"])
+        batch = next(iterator, None)
+    wall = time.perf_counter() - start - first
+    del iterator, loader
+    for child in multiprocessing.active_children():
+        child.join()
+    return {"cpu": sum(os.times()[:4]), "first_s": first, "wall": wall, "examples": examples, "checksum": checksum}
+
+
+def compare_transforms(rounds, short=2, long=12):
+    """Prints a table: Grain and ours, without and with workers."""
+    print(f"\na transform in Python, batches of 64, medians of {rounds}")
+    print(f"{'':26} {'CPU ms a 1,000':>15} {'examples/s':>12} {'first batch, s':>15}")
+    for workers in (0, 2):
+        contenders = [((kind, epochs), ("transformed", kind, workers, epochs, 0)) for kind in ("grain", "prep.grain") for epochs in (short, long)]
+        result = in_turn(rounds, contenders)
+        assert result["grain", long]["checksum"] == result["prep.grain", long]["checksum"], "other batches were given"
+        cpu = {}
+        for kind in ("grain", "prep.grain"):
+            few, many = result[kind, short], result[kind, long]
+            examples = many["examples"] - few["examples"]
+            cpu[kind] = (many["cpu"] - few["cpu"]) / examples * 1e6
+            rate = examples / (many["wall"] - few["wall"])
+            print(f"{f'{kind}, {workers} workers':26} {cpu[kind]:15.1f} {rate:12.0f} {many['first_s']:15.2f}")
+        print(f"grain / prep.grain, {workers} workers: {cpu['grain'] / cpu['prep.grain']:.1f}x the CPU")
+
+
+def compare_imports(rounds):
+    """Prints what imports cost."""
+
+    def cost(code):
+        before = os.times()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    names = ["pass", "import numpy", "import prep", "import prep, prep.grain", "import grain.python"]
+    runs = {name: [] for name in names}
+    for _ in range(3 * rounds):
+        for name in names:
+            runs[name].append(cost(name))
+    nothing = statistics.median(runs.pop("pass"))
+    print(f"\nimports, CPU ms, medians of {3 * rounds}")
+    for name, costs in runs.items():
+        print(f"{name:26} {(statistics.median(costs) - nothing) * 1e3:8.0f}")
+
+
 def measure(*arguments):
     done = subprocess.run([sys.executable, __file__, "--one", *map(str, arguments)], capture_output=True, text=True)
     if done.returncode:
@@ -185,11 +284,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=400, help="of 300 pictures")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="lookups and batches, transforms in Python, imports")
     parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         what, kind, path, count, name = arguments.one
-        print(json.dumps(lookups(kind, path, int(count)) if what == "lookups" else stream(kind, name, path, int(count))))
+        found = {
+            "lookups": lambda: lookups(kind, path, int(count)),
+            "stream": lambda: stream(kind, name, path, int(count)),
+            "transformed": lambda: transformed(kind, int(path), int(count)),
+        }[what]()
+        print(json.dumps(found))
+        return
+    if "transforms" in arguments.parts:
+        compare_transforms(arguments.rounds)
+    if "imports" in arguments.parts:
+        compare_imports(arguments.rounds)
+    if "data" not in arguments.parts:
         return
 
     import prep
