@@ -23,6 +23,7 @@ from prep._api import open as _open
 from prep._core import Dataset, Stages
 from prep._spec import ArraySpec
 from prep.errors import ClosedError, InvalidError, StateError, UnsupportedError
+from prep.grain.sources import DataSource
 from prep.transforms import Native
 
 __all__ = ["DatasetIterator", "IterDataset", "MapDataset"]
@@ -477,6 +478,8 @@ class MapDataset(_Base[T]):
             decode: Of a dataset: whether PNG pictures become pixels. Features that are declared JPEG stay bytes: see `prep.transforms.DecodeImage`.
             identity: Stands for a sequence in states, with its length; default its class.
         """
+        if isinstance(source, DataSource) and source._decode:
+            source = source.dataset
         if isinstance(source, Dataset):
             return MapDataset(_Origin("dataset", (source, None if columns is None else [*columns], decode)))
         kind = type(source)
@@ -668,6 +671,14 @@ class IterDataset(_Base[T]):
         [0, 10, 1, 11, 20, 21]
         """
         return IterDataset(_Stage("interleave", (int(cycle_length),), is_static=True), datasets)
+
+    def _then(self, stage: _Stage | _Calling, **options: Any) -> Self:
+        # What looks at nothing but the element comes before the stream, where it is called by the chunk.
+        maps = isinstance(stage, _Calling) and (stage.method, stage.after) in (("function", (None,)), ("filter", ()))
+        maps = maps or isinstance(stage, _Stage) and stage.method == "transform" and stage.arguments[-1] is None
+        if maps and isinstance(self._stage, _Stage) and self._stage.method == "to_iter":
+            return type(self)(self._stage, [self._parents[0]._then(stage)], **self._options)
+        return super()._then(stage, **options)
 
     def flat_map(self, transform: Any, *, name: str | None = None) -> IterDataset[Any]:
         """Gives the elements that a function makes of each, one by one.

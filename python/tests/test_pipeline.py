@@ -1,5 +1,6 @@
 """`MapDataset` and `IterDataset`."""
 
+import dataclasses
 import gc
 import json
 import multiprocessing
@@ -70,6 +71,86 @@ def test_pipelines_give_what_grain_gives():
     ours = MapDataset.concatenate([MapDataset.range(3), MapDataset.range(5, 8)]).filter(is_even)
     theirs = grain.MapDataset.concatenate([grain.MapDataset.range(3), grain.MapDataset.range(5, 8)]).filter(is_even)
     assert list(ours) == list(theirs) and [ours[number] for number in range(8)] == [theirs[number] for number in range(8)]
+
+
+@dataclasses.dataclass
+class Plus(grain.transforms.Map):
+    number: int
+
+    def map(self, element):
+        return element + self.number
+
+
+class Noise(grain.transforms.RandomMap):
+    def random_map(self, element, rng):
+        return element + int(rng.integers(5))
+
+
+class Even(grain.transforms.Filter):
+    def filter(self, element):
+        return element % 2 == 0
+
+
+class Twice(grain.experimental.FlatMapTransform):
+    max_fan_out = 2
+
+    def flat_map(self, element):
+        return [element, element]
+
+
+def test_transforms_of_grain_are_taken():
+    from prep import grain as own
+
+    class Minus(own.MapTransform):
+        def map(self, element):
+            return element - 1
+
+    plain = [Plus(3), Minus(), Even(), Twice(), grain.transforms.Batch(2, drop_remainder=True)]
+    streams = {"streams": 1}
+    ours = MapDataset.range(9).to_iter_dataset(**streams).apply(plain)
+    assert [batch.tolist() for batch in ours] == [[2, 2], [4, 4], [6, 6], [8, 8], [10, 10]]
+    assert "Plus(number=3)" in "".join(ours.stages)
+    theirs = grain.MapDataset.range(9).map(Plus(3)).filter(Even()).to_iter_dataset().batch(2)
+    same = MapDataset.range(9).map(Plus(3)).filter(Even()).to_iter_dataset(grain.ReadOptions(num_threads=2)).batch(2)
+    assert [batch.tolist() for batch in same] == [batch.tolist() for batch in theirs]
+    noisy = MapDataset.range(9).seed(3).apply([Noise(), own.Batch(3)])
+    assert [batch.tolist() for batch in noisy] == [batch.tolist() for batch in noisy]
+    with pytest.raises(prep.errors.InvalidError, match="`random_map` needs a seed"):
+        MapDataset.range(9).apply(Noise())
+    with pytest.raises(TypeError, match="no function"):
+        MapDataset.range(9).map(3)
+    processes = same.mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
+    assert [batch.tolist() for batch in processes] == [batch.tolist() for batch in theirs]
+
+
+def test_maps_of_streams_are_called_by_the_chunk():
+    calls = []
+
+    class Table(prep._pipeline._Table):
+        def call(self, function, elements, keys):
+            calls.append(len(elements))
+            return super().call(function, elements, keys)
+
+    stream = MapDataset.range(400).to_iter_dataset(streams=2).map(double).filter(is_even).map(double)
+    table = Table()
+    values = stream._make(table).load({"num_threads": 0}, [])
+    assert sum(1 for _ in iter(values.next, None)) == 400
+    assert sum(calls) == 3 * 400 and len(calls) < 120
+    assert list(stream) == [4 * number for number in range(400)]
+    # On what a stage of streams gives they stay where they are.
+    assert list(MapDataset.range(4).to_iter_dataset(streams=1).flat_map(lambda n: [n, n]).map(double)) == [0, 0, 2, 2, 4, 4, 6, 6]
+
+
+def test_sources_of_grain_are_read_natively():
+    source = prep.grain.DataSource("cifar10", split="test")
+    native, listed = MapDataset.source(source), MapDataset.source([source[3]])
+    numpy.testing.assert_equal(native[3], listed[0])
+    assert native.element_spec["image"] == listed.element_spec["image"]
+    records = MapDataset.source(prep.grain.DataSource("cifar10", split="test", decode=False))
+    assert records[3] == source.dataset.record(3)
+    theirs = grain.MapDataset.source(source).shuffle(seed=7).map(lambda element: element["label"]).batch(7)
+    ours = native.shuffle(seed=7, order="grain").map(lambda element: element["label"]).batch(7)
+    assert [batch.tolist() for batch in ours] == [batch.tolist() for batch in theirs]
 
 
 def test_random_functions_have_the_generator_of_the_position():
