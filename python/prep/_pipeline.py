@@ -494,7 +494,7 @@ class MapDataset(_Base[T]):
         columns: Sequence[str] | None = None,
         decode: bool = True,
         catalog: str | os.PathLike[str] | None = None,
-    ) -> MapDataset[dict[str, Any]]:
+    ) -> MapDataset[Any]:
         """The records of a dataset of the catalog: `source(prep.open(name, ..))`.
 
         >>> len(MapDataset.load("cifar10", split="test"))
@@ -503,7 +503,7 @@ class MapDataset(_Base[T]):
         return cls.source(_open(name, split=split, catalog=catalog), columns=columns, decode=decode)
 
     @classmethod
-    def range(cls, start: int, stop: int | None = None, step: int = 1) -> MapDataset[int]:
+    def range(cls, start: int, stop: int | None = None, step: int = 1) -> MapDataset[Any]:
         """The numbers of a `range`.
 
         >>> list(MapDataset.range(2, 9, 3))
@@ -699,7 +699,7 @@ class IterDataset(_Base[T]):
         shuffle_bins: bool = False,
         meta_features: Sequence[str] = (),
         drop_remainder: bool = False,
-    ) -> IterDataset[dict[str, Any]]:
+    ) -> IterDataset[Any]:
         """Packs sequences of varying length into rows: of `tokens` come `tokens`, `tokens_segment_ids` and `tokens_positions`.
 
         >>> import numpy

@@ -17,6 +17,8 @@ def test_the_typed_program_runs():
     assert usage.train("cifar10", 20)["sample_position"] == 300 + 2 * 16
     length, label, names = usage.look("cifar10")
     assert length == 60 and 0 <= label < 10 and names == ["cifar10"]
+    labels, flip = usage.pipeline("cifar10")
+    assert len(labels) == 8 and min(labels) > 4 and flip.parameters()["probability"] == 0.25
 
 
 def test_the_python_block_of_the_readme_runs():

@@ -32,3 +32,14 @@ def look(name: str) -> tuple[int, int, list[str]]:
     except prep.errors.NotFoundError as error:
         assert "no_such_dataset" in str(error)
     return len(dataset), int(element["label"]), [entry["name"] for entry in prep.list()]
+
+
+def pipeline(name: str) -> tuple[list[int], prep.transforms.Native]:
+    flip = prep.transforms.Flip("image", probability=0.25)
+    dataset = prep.MapDataset.load(name, columns=["label", "image"]).seed(1).shuffle().random_map(flip).repeat(2)
+    stream: prep.IterDataset[prep.Batch] = dataset.to_iter_dataset().filter(lambda element: bool(element["label"] > 4)).batch(8)
+    with stream.options(num_threads=1).iter() as batches:
+        labels = [int(label) for label in next(batches)["label"]]
+        batches.set_state(batches.get_state())
+        assert next(batches)["image"].shape == (8, 32, 32, 3)
+    return labels, flip
