@@ -198,7 +198,7 @@ impl IterDataset {
             }
             spec.push(field);
         }
-        self.flat_map("unbatch", spec, batch::rows)
+        self.flat_map("unbatch", spec, batch::unstack_element)
     }
 
     /// Makes batches of another size of batches.

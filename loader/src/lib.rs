@@ -94,7 +94,7 @@ pub use options::LoadOptions;
 pub use order::{ORDER_VERSION, Order};
 pub use pipeline::{Pipeline, PipelineOptions, PipelineState};
 pub use plan::Plan;
-pub use stages::batch::{BatchOptions, Custom, Stacking, stack_elements};
+pub use stages::batch::{BatchOptions, Custom, Stacking, stack_elements, unstack_element};
 pub use stages::filter::Predicate;
 pub use stages::mix::{Mixture, StopRule};
 pub use stages::pack::{PackOptions, Packing};

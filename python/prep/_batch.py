@@ -61,6 +61,35 @@ def _stack(values: Sequence[Any], path: str) -> Any:
     return _stack_leaf(values, path)
 
 
+def split_batch(batch: Any) -> list[Any]:
+    """The elements of a batch, which has the structure of one: what `make_batch` put together."""
+    leaves: list[Any] = []
+    _visit(batch, leaves)
+    shapes = [numpy.shape(leaf) for leaf in leaves]
+    if not leaves or any(shape[:1] != shapes[0][:1] or not shape for shape in shapes):
+        raise InvalidError(f"cannot take a batch apart: its arrays have shapes {', '.join(map(str, shapes)) or 'none'}")
+    return [_row(batch, number) for number in range(shapes[0][0])]
+
+
+def _visit(value: Any, leaves: list[Any]) -> None:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for inner in value:
+            _visit(inner, leaves)
+    elif value is not None:
+        leaves.append(value)
+
+
+def _row(value: Any, number: int) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _row(inner, number) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        rows = [_row(inner, number) for inner in value]
+        return type(value)(*rows) if hasattr(value, "_fields") else type(value)(rows)
+    return None if value is None else value[number]
+
+
 def _stack_leaf(values: Sequence[Any], path: str) -> Any:
     first = values[0]
     kind = type(first)

@@ -4,14 +4,16 @@
 //! or in a worker process. A chunk of elements is one call, for which the interpreter lock is taken once.
 
 use std::fmt;
+use std::sync::Arc;
 
-use prep_loader::element::{Element, ElementSpec};
+use prep_formats::value::DType;
+use prep_loader::element::{Element, ElementSpec, Foreign, Value};
 use prep_loader::transform::{Generator, Transform};
-use prep_loader::{Error, Predicate, Result, Source, stack_elements};
+use prep_loader::{Error, Predicate, Result, Source, stack_elements, unstack_element};
 use pyo3::exceptions::{PyException, PyRuntimeError, PyStopAsyncIteration, PyStopIteration};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyList, PyType};
+use pyo3::types::{PyList, PyTuple, PyType};
 
 use crate::values::{self, Held, Number, Shared, element, object, sweep};
 
@@ -320,6 +322,23 @@ pub(crate) fn stack(elements: Vec<Element>) -> Result<Element> {
     })
 }
 
+/// The rows of a batch: of arrays without Python, of others what `split_batch` makes.
+pub(crate) fn unstack(batch: Element) -> Result<Vec<Element>> {
+    let has_rows = |value: &Value| matches!(value, Value::List(_)) || value.as_array().is_some();
+    if batch.iter().all(|(_, value)| has_rows(value)) {
+        return unstack_element(batch);
+    }
+    attached(|py| {
+        static SPLIT_BATCH: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let split = || -> PyResult<Vec<Element>> {
+            let split_batch = SPLIT_BATCH.import(py, "prep._batch", "split_batch")?;
+            let rows = split_batch.call1((object(py, batch, Shared::Copied)?,))?;
+            rows.try_iter()?.map(|row| Ok(element(&row?))).collect()
+        };
+        split().map_err(|error| Raised::boxed(py, error))
+    })
+}
+
 /// The elements that a function makes of one.
 pub(crate) fn expand(function: &Function, own: Element) -> Result<Vec<Element>> {
     attached(|py| {
@@ -425,7 +444,7 @@ impl Source for Range {
 
     fn spec(&self) -> ElementSpec {
         let mut spec = ElementSpec::new();
-        spec.set("", prep_formats::value::DType::Int64, []);
+        spec.set("", DType::Int64, []);
         spec
     }
 
@@ -437,12 +456,8 @@ impl Source for Range {
         let number = self
             .start
             .wrapping_add(self.step.wrapping_mul(index.cast_signed()));
-        let value: std::sync::Arc<dyn prep_loader::element::Foreign> =
-            std::sync::Arc::new(Number::new(number));
-        Ok(Element::from_iter([(
-            "",
-            prep_loader::element::Value::Foreign(value),
-        )]))
+        let value: Arc<dyn Foreign> = Arc::new(Number::new(number));
+        Ok(Element::from_iter([("", Value::Foreign(value))]))
     }
 }
 
@@ -498,7 +513,7 @@ impl Transform for Tuple {
                     .into_fields()
                     .map(|(_, value)| values::value_object(py, value, Shared::Copied))
                     .collect();
-                Ok(element(&pyo3::types::PyTuple::new(py, values?)?.into_any()))
+                Ok(element(&PyTuple::new(py, values?)?.into_any()))
             };
             tuple().map_err(|error| Raised::boxed(py, error))
         })

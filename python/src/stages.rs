@@ -301,7 +301,14 @@ impl Stages {
     }
 
     fn unbatch(&self) -> PyResult<Self> {
-        guarded(|| made_iter(Ok(self.iter()?.unbatch())))
+        guarded(|| {
+            let dataset = self.iter()?;
+            made_iter(Ok(match dataset.element_spec().is_unknown() {
+                // What may not be arrays.
+                true => dataset.flat_map("unbatch", ElementSpec::unknown(), functions::unstack),
+                false => dataset.unbatch(),
+            }))
+        })
     }
 
     fn pack(

@@ -251,8 +251,14 @@ def test_iterators_and_datasets_pickle():
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")
-def test_a_child_of_a_fork_goes_on():
-    iterator = iter(MapDataset.range(40).shuffle(1).map(double))
+@pytest.mark.parametrize("source", ["range", "dataset", "filter"])
+def test_a_child_of_a_fork_goes_on(source):
+    dataset = {
+        "range": MapDataset.range(40),
+        "dataset": MapDataset.load("cifar10", split="test[:40]").map(lambda element: int(element["label"])),
+        "filter": MapDataset.range(80).filter(is_even).to_iter_dataset(),
+    }[source]
+    iterator = iter(dataset.map(double))
     before = [next(iterator) for _ in range(5)]
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
@@ -316,6 +322,15 @@ def test_hosts_share_and_states_fit_another_number_of_them():
     assert sorted(first[0] + first[1]) == sorted(whole[0])
     state = hosts[0].get_state()
     assert [*map(listed, dataset.batch(8).iter(state))] == whole[1:]
+
+
+def test_batches_of_tuples_are_taken_apart():
+    elements = [(numpy.full(2, number), {"label": number, "name": str(number), "none": None}) for number in range(7)]
+    batches = MapDataset.source(elements).batch(3).to_iter_dataset(streams=1).rebatch(4)
+    theirs = grain.experimental.RebatchIterDataset(grain.MapDataset.source(elements).batch(3).to_iter_dataset(), 4)
+    numpy.testing.assert_equal(list(batches), list(theirs))
+    with pytest.raises(prep.errors.InvalidError, match="take a batch apart"):
+        list(MapDataset.source([(numpy.ones(2), numpy.ones(3))]).to_iter_dataset().unbatch())
 
 
 def test_packing_of_elements_of_python():

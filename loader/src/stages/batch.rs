@@ -472,8 +472,11 @@ impl Machine for BatchMachine {
     }
 }
 
-/// The rows of a batch: what `unbatch` gives.
-pub(crate) fn rows(batch: Element) -> Result<Vec<Element>> {
+/// The rows of a batch, as [`IterDataset::unbatch`](crate::IterDataset::unbatch) gives them.
+///
+/// # Errors
+/// Values without a first dimension, or whose first dimensions differ.
+pub fn unstack_element(batch: Element) -> Result<Vec<Element>> {
     let size = |value: &Value| match value {
         Value::List(values) => Some(values.len()),
         value => value.as_array().and_then(|array| array.shape().first().copied()),
@@ -521,7 +524,7 @@ mod tests {
         let rows = [element(&[1, 2]), element(&[3, 4])];
         let batch = stack(&rows, &Stacking::Equal).unwrap();
         assert_eq!(batch.array("x").unwrap().shape(), [2, 2]);
-        assert_eq!(super::rows(batch).unwrap(), rows);
+        assert_eq!(super::unstack_element(batch).unwrap(), rows);
         let rows = [element(&[1]), element(&[2, 3, 4])];
         let text = stack(&rows, &Stacking::Equal).unwrap_err().to_string();
         assert!(
@@ -535,7 +538,7 @@ mod tests {
         );
         let ragged = stack(&rows, &Stacking::Ragged).unwrap();
         assert!(matches!(ragged.get("x"), Some(Value::List(values)) if values.len() == 2));
-        assert_eq!(super::rows(ragged).unwrap(), rows);
+        assert_eq!(super::unstack_element(ragged).unwrap(), rows);
     }
 
     #[test]
