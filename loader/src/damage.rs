@@ -23,10 +23,11 @@ pub enum OnDamage {
     /// The stream fails at its batch.
     #[default]
     Fail,
-    /// It is left out of its batch, which has a row less, and is named in [`PooledBatch::damaged`](crate::PooledBatch::damaged). The positions of
-    /// all other samples stay as they are.
+    /// It is left out of its batch, which has a row less, and is named in [`PooledBatch::damaged`](crate::PooledBatch::damaged) or
+    /// [`Pipeline::damaged`](crate::Pipeline::damaged). The positions of all other samples stay as they are; on virtual streams it is missing as
+    /// what a filter leaves out.
     Skip {
-        /// More than so many, counted over what this loader has delivered, are an error. `None`: any number.
+        /// More than so many, counted over what this loader or pipeline has delivered, are an error. `None`: any number.
         limit: Option<u64>,
     },
 }
@@ -35,6 +36,20 @@ impl OnDamage {
     /// Whether damaged records are left out.
     pub fn skips(self) -> bool {
         self != Self::Fail
+    }
+
+    /// Whether so many records may be left out; `last` is one of them.
+    pub(crate) fn check(self, skipped: u64, last: Option<&DamagedRecord>) -> Result<()> {
+        match (self, last) {
+            (Self::Skip { limit: Some(limit) }, Some(last)) if skipped > limit => {
+                Err(Error::TooManyDamaged {
+                    skipped,
+                    limit,
+                    last: last.to_string(),
+                })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -72,6 +87,21 @@ pub struct DamagedRecord {
     pub global_index: u64,
     /// Shard, record and what is wrong.
     pub reason: String,
+}
+
+impl DamagedRecord {
+    /// What an error says of a record. `None`: it is about something else than damage.
+    pub(crate) fn of(error: &Error) -> Option<Self> {
+        match error {
+            Error::Record {
+                global_index, source, ..
+            } if source.is_damaged() => Some(Self {
+                global_index: *global_index,
+                reason: error.with_causes(),
+            }),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for DamagedRecord {

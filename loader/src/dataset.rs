@@ -719,11 +719,11 @@ impl Dataset {
                 }
             };
             match decoded {
-                Err(error) if skips && error.is_damage() => damaged.push(DamagedRecord {
-                    global_index: place.global_index,
-                    reason: error.with_causes(),
-                }),
-                other => other?,
+                Ok(()) => {}
+                Err(error) => match DamagedRecord::of(&error) {
+                    Some(record) if skips => damaged.push(record),
+                    _ => return Err(error),
+                },
             }
         }
         if !damaged.is_empty() {

@@ -161,11 +161,6 @@ impl Error {
         }
     }
 
-    /// Whether a record is damaged, and nothing else is wrong: with its shard, its store, or what was asked.
-    pub(crate) fn is_damage(&self) -> bool {
-        matches!(self, Self::Record { source, .. } if source.is_damaged())
-    }
-
     /// The message, and those of its causes.
     pub(crate) fn with_causes(&self) -> String {
         let mut text = self.to_string();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::element::{Element, ElementSpec};
 use crate::error::{Error, Result};
+use crate::meter::Measured;
 use crate::pipeline::{Pipeline, PipelineOptions};
 use crate::stages::batch::{self, BatchIterStage, BatchOptions};
 use crate::stages::filter::{Filter, FilterIterStage, Predicate};
@@ -15,7 +16,7 @@ use crate::stages::mix::{MixIterStage, Mixture};
 use crate::stages::pack::{PackOptions, PackStage};
 use crate::stages::streams::StreamsStage;
 use crate::stages::window_shuffle::WindowShuffleStage;
-use crate::stages::{MapStage, Parent, Text};
+use crate::stages::{IterStage, MapStage, Parent, Text};
 use crate::transform::Transform;
 
 /// Virtual streams of a streaming pipeline: divided without a rest by 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 hosts.
@@ -60,7 +61,7 @@ pub(crate) struct DealtStream {
 impl IterDataset {
     pub(crate) fn over(stage: Arc<dyn MapStage>, streams: u64) -> Self {
         Self {
-            stage: Arc::new(StreamsStage::new(stage)),
+            stage: measured(StreamsStage::new(stage)),
             streams,
             dealt: None,
         }
@@ -75,9 +76,9 @@ impl IterDataset {
         }
     }
 
-    fn then(self, stage: impl crate::stages::IterStage + 'static) -> Self {
+    fn then(self, stage: impl IterStage + 'static) -> Self {
         Self {
-            stage: Arc::new(stage),
+            stage: measured(stage),
             streams: self.streams,
             dealt: None,
         }
@@ -217,7 +218,7 @@ impl IterDataset {
     pub fn mix(parents: impl IntoIterator<Item = Self>, mixture: Mixture) -> Result<Self> {
         let (streams, parents) = parts(parents, "mix")?;
         Ok(Self {
-            stage: Arc::new(MixIterStage::new(parents, mixture)?),
+            stage: measured(MixIterStage::new(parents, mixture)?),
             streams,
             dealt: None,
         })
@@ -230,7 +231,7 @@ impl IterDataset {
     pub fn interleave(parents: impl IntoIterator<Item = Self>, cycle_length: usize) -> Result<Self> {
         let (streams, parents) = parts(parents, "interleave")?;
         Ok(Self {
-            stage: Arc::new(InterleaveStage::new(parents, cycle_length)?),
+            stage: measured(InterleaveStage::new(parents, cycle_length)?),
             streams,
             dealt: None,
         })
@@ -270,6 +271,10 @@ impl IterDataset {
     pub(crate) fn dealt(&self) -> Option<&DealtStream> {
         self.dealt.as_ref()
     }
+}
+
+fn measured<S: IterStage + 'static>(stage: S) -> Parent {
+    Arc::new(Measured::new(stage, S::describe))
 }
 
 fn parts(parents: impl IntoIterator<Item = IterDataset>, stage: &str) -> Result<(u64, Vec<Parent>)> {

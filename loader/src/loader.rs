@@ -203,15 +203,7 @@ impl Loader {
             return Ok(None);
         };
         let skipped = self.delivered.damaged + batch.damaged().len() as u64;
-        if let (OnDamage::Skip { limit: Some(limit) }, Some(last)) = (self.on_damage, batch.damaged().last())
-            && skipped > limit
-        {
-            return Err(Error::TooManyDamaged {
-                skipped,
-                limit,
-                last: last.to_string(),
-            });
-        }
+        self.on_damage.check(skipped, batch.damaged().last())?;
         self.delivered.damaged = skipped;
         self.delivered.batches += 1;
         self.delivered.rows += batch.rows as u64;

@@ -8,6 +8,7 @@ use crate::deal::MAX_POSITION;
 use crate::element::{Element, ElementSpec};
 use crate::error::{Error, Result};
 use crate::iter_dataset::IterDataset;
+use crate::meter::Measured;
 use crate::order::Order;
 use crate::pipeline::{Pipeline, PipelineOptions};
 use crate::stages::batch::{BatchMapStage, BatchOptions};
@@ -75,7 +76,7 @@ pub(crate) struct Dealt {
 impl MapDataset {
     fn of(stage: impl MapStage + 'static) -> Self {
         Self {
-            stage: Arc::new(stage),
+            stage: measured(stage),
             plain: None,
             dealt: None,
         }
@@ -108,7 +109,7 @@ impl MapDataset {
                 shuffle: None,
                 num_epochs: Some(1),
             }),
-            stage: source,
+            stage: measured(source),
             dealt: None,
         })
     }
@@ -220,7 +221,7 @@ impl MapDataset {
             .filter(|plain| reseed_each_epoch && plain.num_epochs == Some(1));
         let dealt = self.dealt.filter(|dealt| reseed_each_epoch && !dealt.repeats);
         Ok(Self {
-            stage: Arc::new(RepeatStage::new(self.stage, num_epochs, reseed_each_epoch)?),
+            stage: measured(RepeatStage::new(self.stage, num_epochs, reseed_each_epoch)?),
             plain: plain.map(|plain| Plain { num_epochs, ..plain }),
             dealt: dealt.map(|dealt| Dealt {
                 num_epochs,
@@ -288,7 +289,12 @@ impl MapDataset {
     /// # Errors
     /// What is shuffled or random, so that there is another element at a position each epoch.
     pub fn cache(self, bytes: u64) -> Result<Self> {
-        Ok(Self::of(CacheStage::new(self.stage, bytes)?))
+        Ok(Self {
+            // It has no line in the text.
+            stage: Arc::new(Measured::named(CacheStage::new(self.stage, bytes)?, "cache")),
+            plain: None,
+            dealt: None,
+        })
     }
 
     /// Puts elements of the same position together, as long as the shortest.
@@ -431,6 +437,10 @@ impl fmt::Debug for MapDataset {
             .field("stages", &self.describe())
             .finish_non_exhaustive()
     }
+}
+
+fn measured<S: MapStage + 'static>(stage: S) -> Arc<dyn MapStage> {
+    Arc::new(Measured::new(stage, S::describe))
 }
 
 fn stages(parents: impl IntoIterator<Item = MapDataset>) -> Vec<Arc<dyn MapStage>> {

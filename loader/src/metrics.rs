@@ -66,7 +66,7 @@ impl LoadMetrics {
     pub fn limit(&self) -> Limit {
         if self.batches == 0 {
             Limit::Nothing
-        } else if self.consumer_wait.as_secs_f64() < 0.05 * self.elapsed.as_secs_f64() {
+        } else if consumer_limits(self.consumer_wait, self.elapsed) {
             Limit::Consumer
         } else if self.read > self.decode {
             Limit::Read
@@ -77,24 +77,211 @@ impl LoadMetrics {
 
     /// What to change so that it goes faster, for a machine with so many cores.
     pub fn advice(&self, cores: usize) -> String {
-        let threads = self.threads.max(1) as f64;
-        let busy = (self.read + self.decode).as_secs_f64() / (threads * self.elapsed.as_secs_f64().max(1e-9));
-        let waits_for_store = self.limit() == Limit::Read
-            && self
-                .cache
-                .is_none_or(|cache| cache.fetched_bytes > cache.cached_bytes);
+        let busy = self.read + self.decode;
+        let from_store = self.cache.is_none_or(CacheCounts::is_cold);
         match self.limit() {
-            Limit::Nothing => "nothing was loaded".into(),
-            Limit::Consumer => "batches are ready when they are asked for: the consumer limits, loading faster would not help".into(),
-            _ if self.threads == 0 => "all is done in the consumer's thread: use `--threads 1` or more".into(),
-            _ if self.threads < cores => format!(
-                "threads are busy for {:.0} % of the time: use `--threads {cores}`, this machine has {cores} cores",
-                100.0 * busy
-            ),
-            Limit::Read if waits_for_store => "most time goes into reading: where shards lie in a store, more `--threads` keep more requests in flight, and `--cache` keeps what was read for later epochs".into(),
-            Limit::Read => "most time goes into reading: a faster disk, shards that are `uncompressed`, or more memory for the page cache".into(),
-            Limit::Decode => "all cores decode: select fewer columns, store smaller pictures, or give it more cores".into(),
+            Limit::Nothing => NOTHING.into(),
+            Limit::Consumer => CONSUMER.into(),
+            limit => more_threads("`--threads", self.threads, cores, busy, self.elapsed).unwrap_or_else(|| {
+                match limit {
+                    Limit::Read if from_store => "most time goes into reading: where shards lie in a store, more `--threads` keep more requests in flight, and `--cache` keeps what was read for later epochs",
+                    Limit::Read => "most time goes into reading: a faster disk, shards that are `uncompressed`, or more memory for the page cache",
+                    _ => "all cores decode: select fewer columns, store smaller pictures, or give it more cores",
+                }
+                .into()
+            }),
         }
+    }
+}
+
+const NOTHING: &str = "nothing was loaded";
+const CONSUMER: &str =
+    "batches are ready when they are asked for: the consumer limits, loading faster would not help";
+
+/// Whether the consumer limits: it waits for less than a twentieth of the time.
+fn consumer_limits(wait: Duration, elapsed: Duration) -> bool {
+    wait.as_secs_f64() < 0.05 * elapsed.as_secs_f64()
+}
+
+/// The advice to use more threads, where there are fewer than cores. `option` sets their number, as the caller writes it: it goes on with the number and
+/// a closing backtick.
+fn more_threads(
+    option: &str,
+    threads: usize,
+    cores: usize,
+    busy: Duration,
+    elapsed: Duration,
+) -> Option<String> {
+    let whole = threads.max(1) as f64 * elapsed.as_secs_f64().max(1e-9);
+    if threads == 0 {
+        return Some(format!(
+            "all is done in the consumer's thread: use {option} 1` or more"
+        ));
+    }
+    (threads < cores).then(|| {
+        format!(
+            "threads are busy for {:.0} % of the time: use {option} {cores}`, this machine has {cores} cores",
+            100.0 * (busy.as_secs_f64() / whole).min(1.0)
+        )
+    })
+}
+
+/// What a pipeline has done so far, over all its threads.
+///
+/// ```text
+/// stages, each called by the one after it -> (streams: outputs wait to be merged) -> batch -> ready -> consumer
+/// `busy` of each                                                                               `consumer_wait`
+/// ```
+///
+/// Elements are counted one by one. Times and bytes of stages are measured in the first tasks of the threads, and then in one of 16, which stands for
+/// the others: after some hundred tasks they are right to some percent.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct PipelineMetrics {
+    /// Since the first element was asked for.
+    pub elapsed: Duration,
+    /// Threads at work.
+    pub threads: usize,
+    /// Elements, or batches, that may be made ahead.
+    pub prefetch: usize,
+    /// Elements, or batches, delivered.
+    pub steps: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Records left out as damaged.
+    pub damaged: u64,
+    /// Threads' time in waiting for something to do: mostly until an element was taken, so that another may be made.
+    pub room_wait: Duration,
+    /// The consumer's time in waiting for an element.
+    pub consumer_wait: Duration,
+    /// Elements, or batches, that were ready, on average, when the consumer asked for one.
+    pub ready_steps: f64,
+    /// Outputs of virtual streams that waited to be merged, on average.
+    pub merging: Option<f64>,
+    /// The stages in the order of the pipeline's text. One that is used in several places has one row.
+    pub stages: Vec<StageMetrics>,
+    /// Bytes that came from the disk caches and from stores, where a dataset has a cache.
+    pub cache: Option<CacheCounts>,
+    /// Requests to stores that were tried again, in this process.
+    pub retries: u64,
+}
+
+/// What a stage of a pipeline has done so far.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct StageMetrics {
+    /// Its line in the pipeline's text. A plain loader, which makes batches without stages, has `read` and `decode`.
+    pub name: String,
+    /// Threads' time in it.
+    pub busy: Duration,
+    /// Threads' time in the stages that it called, in waiting for its input.
+    pub wait: Duration,
+    /// Of `busy`, the time in which records were asked of stores.
+    pub read: Duration,
+    /// Elements that it gave.
+    pub elements: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Elements that a `cache` had.
+    pub cache_hits: u64,
+    /// Elements that it had not.
+    pub cache_misses: u64,
+}
+
+impl PipelineMetrics {
+    /// With what a plain loader counts itself.
+    pub(crate) fn of_loader(self, loader: &LoadMetrics) -> Self {
+        let stage = |name: &str, busy: Duration, read: Duration| StageMetrics {
+            name: name.into(),
+            busy,
+            read,
+            elements: loader.rows,
+            bytes: loader.bytes,
+            ..StageMetrics::default()
+        };
+        Self {
+            room_wait: loader.room_wait,
+            ready_steps: loader.ready_batches,
+            stages: vec![
+                stage("read", loader.read, loader.read),
+                stage("decode", loader.decode, Duration::ZERO),
+            ],
+            ..self
+        }
+    }
+
+    /// The stage that limits: that in which the threads spend most. `None`: the consumer does, which waits for less than a twentieth of the time, or
+    /// nothing was delivered.
+    pub fn limit(&self) -> Option<&StageMetrics> {
+        if self.steps == 0 || consumer_limits(self.consumer_wait, self.elapsed) {
+            return None;
+        }
+        self.stages.iter().max_by_key(|stage| stage.busy)
+    }
+
+    /// What to change so that it goes faster, for a machine with so many cores.
+    pub fn advice(&self, cores: usize) -> String {
+        let Some(stage) = self.limit() else {
+            return if self.steps == 0 { NOTHING } else { CONSUMER }.into();
+        };
+        let busy = self.stages.iter().map(|stage| stage.busy).sum();
+        if let Some(advice) = more_threads("`num_threads", self.threads, cores, busy, self.elapsed) {
+            return advice;
+        }
+        let name = &stage.name;
+        if 2 * stage.read > stage.busy {
+            return match self.cache.is_none_or(CacheCounts::is_cold) {
+                true => format!(
+                    "most time goes into reading in `{name}`: more `num_threads` keep more requests in flight, and `Dataset::with_cache` keeps what was read for later epochs"
+                ),
+                false => format!(
+                    "most time goes into reading in `{name}`: a faster disk for the cache, or shards that are `uncompressed`"
+                ),
+            };
+        }
+        match name.starts_with("source ") {
+            true => format!(
+                "most time goes into `{name}`: select fewer columns, put `cache` behind it if its elements fit into memory, or give it more cores"
+            ),
+            false => format!(
+                "all cores are at work, most in `{name}`: make it cheaper, put `cache` behind it if it gives the same in each epoch, or give it more cores"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for PipelineMetrics {
+    /// A line a stage, and the advice for this machine.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} threads, {} ahead: {} steps in {:.3} s, wait for room {:.3} s; the consumer waited {:.3} s and found {:.1} ready",
+            self.threads,
+            self.prefetch,
+            self.steps,
+            self.elapsed.as_secs_f64(),
+            self.room_wait.as_secs_f64(),
+            self.consumer_wait.as_secs_f64(),
+            self.ready_steps
+        )?;
+        for stage in &self.stages {
+            write!(
+                f,
+                "{}: busy {:.3} s, wait {:.3} s, {} elements, {} bytes",
+                stage.name,
+                stage.busy.as_secs_f64(),
+                stage.wait.as_secs_f64(),
+                stage.elements,
+                stage.bytes
+            )?;
+            if stage.cache_hits + stage.cache_misses > 0 {
+                write!(f, ", {} hits, {} misses", stage.cache_hits, stage.cache_misses)?;
+            }
+            writeln!(f)?;
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let limit = self.limit().map_or("consumer", |stage| &stage.name);
+        write!(f, "limit: {limit}; {}", self.advice(cores))
     }
 }
 

@@ -7,9 +7,13 @@ use crate::damage::OnDamage;
 use crate::dataset::Dataset;
 use crate::error::Error;
 use crate::loader::Loader;
+use crate::map_dataset::MapDataset;
 use crate::options::LoadOptions;
 use crate::order::Order;
+use crate::pipeline::{Pipeline, PipelineOptions};
+use crate::stages::batch::BatchOptions;
 use crate::testing::{TestData, numbers, text_of};
+use crate::transform::function;
 
 const SPLITS: &[(&str, &[u64])] = &[("train", &[20, 0, 25, 15])];
 
@@ -41,7 +45,11 @@ fn options() -> LoadOptions {
 }
 
 fn spoil(data: &TestData, shard: usize, number: u64) {
-    let path = data.shard("train", shard, 4);
+    spoil_in(data, shard, 4, number);
+}
+
+fn spoil_in(data: &TestData, shard: usize, shards: usize, number: u64) {
+    let path = data.shard("train", shard, shards);
     let mut bytes = std::fs::read(&path).unwrap();
     let needle = text_of(number);
     let at = bytes
@@ -252,4 +260,233 @@ fn metrics_add_up() {
         assert!(!metrics.advice(2).is_empty());
         assert_eq!(metrics.cache, None);
     }
+}
+
+// --- Pipelines ---------------------------------------------------------------------------------------------------------------
+
+/// Kinds of pipeline over the same records: one that the plain loader serves, one of random access, one on streams.
+fn pipelines(dataset: &Dataset) -> [(&'static str, Box<dyn Fn(PipelineOptions) -> Pipeline>); 4] {
+    let source = MapDataset::source(dataset.clone()).unwrap().shuffle(5).unwrap();
+    let untouched = source.clone().map(function("untouched", Ok)).unwrap();
+    let plain = source.clone().batch(BatchOptions::new(8)).unwrap();
+    let random = untouched.clone().batch(BatchOptions::new(8)).unwrap();
+    // Batches that are made in the middle, and shuffled.
+    let inner = source.batch(BatchOptions::new(8)).unwrap().shuffle(1).unwrap();
+    let streamed = untouched.to_iter_over(4).unwrap();
+    let streamed = streamed.window_shuffle(12, 3).unwrap();
+    let streamed = streamed.batch(BatchOptions::new(8)).unwrap();
+    [
+        ("plain", Box::new(move |options| plain.load(options).unwrap())),
+        ("random", Box::new(move |options| random.load(options).unwrap())),
+        ("inner", Box::new(move |options| inner.load(options).unwrap())),
+        (
+            "streamed",
+            Box::new(move |options| streamed.load(options).unwrap()),
+        ),
+    ]
+}
+
+/// The numbers of all elements and those left out on the way, until the end.
+fn all_of(pipeline: &mut Pipeline) -> (Vec<i64>, Vec<u64>) {
+    let (mut found, mut damaged) = (Vec::new(), Vec::new());
+    loop {
+        let batch = pipeline.next_element().unwrap();
+        damaged.extend(pipeline.damaged().iter().map(|record| {
+            assert!(record.reason.contains("t-train.array_record-0000"), "{record}");
+            record.global_index
+        }));
+        match batch {
+            Some(batch) => found.extend(batch.array("number").unwrap().to_vec::<i64>().unwrap()),
+            None => return (found, damaged),
+        }
+    }
+}
+
+#[test]
+fn pipelines_leave_damaged_records_out_where_that_is_asked_for() {
+    for is_remote in [false, true] {
+        let data = TestData::new(SPLITS, 0);
+        let whole: Vec<Vec<i64>> = pipelines(&data.open("train"))
+            .iter()
+            .map(|(_, open)| all_of(&mut open(PipelineOptions::new())).0)
+            .collect();
+        spoil(&data, 0, 13);
+        spoil(&data, 3, 59);
+        let server = FileServer::start(data.path(), []);
+        let dataset = match is_remote {
+            true => Dataset::open_folder(&served(&server).unwrap(), "train").unwrap(),
+            false => data.open("train"),
+        };
+        for ((kind, open), whole) in pipelines(&dataset).iter().zip(&whole) {
+            let error = open(PipelineOptions::new()).find_map(Result::err).unwrap();
+            assert!(
+                matches!(
+                    &error,
+                    Error::Record {
+                        global_index: 13 | 59,
+                        ..
+                    }
+                ),
+                "{kind}: {error}"
+            );
+            let skip = |limit| PipelineOptions::new().on_damage(OnDamage::Skip { limit });
+            let (found, mut damaged) = all_of(&mut open(skip(None).num_threads(0)));
+            let is_there = |number: &i64| ![13, 59].contains(number);
+            match *kind {
+                // There they are missing from a stream, as behind a filter.
+                "streamed" => assert!(found.iter().all(is_there) && found.len() == 58),
+                _ => assert_eq!(found, whole.iter().copied().filter(is_there).collect::<Vec<_>>()),
+            }
+            damaged.sort_unstable();
+            assert_eq!(damaged, [13, 59], "{kind}");
+
+            // The same with threads, on several hosts, and saved and restored at each step: each record is named once.
+            for hosts in [1, 2, 3] {
+                let mut parts: Vec<(Vec<i64>, Vec<u64>)> = Vec::new();
+                for host in 0..hosts {
+                    let options = || skip(Some(2)).num_threads(2).shard(host, hosts);
+                    let undisturbed = all_of(&mut open(options()));
+                    let (mut found, mut damaged) = (Vec::new(), Vec::new());
+                    let mut pipeline = open(options());
+                    while let Some(batch) = pipeline.next_element().unwrap() {
+                        found.extend(batch.array("number").unwrap().to_vec::<i64>().unwrap());
+                        damaged.extend(pipeline.damaged().iter().map(|record| record.global_index));
+                        pipeline = open(options().restore([pipeline.state()]));
+                    }
+                    damaged.extend(pipeline.damaged().iter().map(|record| record.global_index));
+                    assert_eq!((&found, &damaged), (&undisturbed.0, &undisturbed.1), "{kind}");
+                    parts.push(undisturbed);
+                }
+                let mut all: Vec<i64> = parts.iter().flat_map(|part| part.0.clone()).collect();
+                all.sort_unstable();
+                assert_eq!(all, (0..60).filter(is_there).collect::<Vec<_>>(), "{kind}");
+            }
+
+            // More than allowed: an error before its batch, from which the stream can be gone on with.
+            let mut pipeline = open(skip(Some(1)));
+            let mut position = 0;
+            let error = loop {
+                match pipeline.next_element() {
+                    Ok(batch) => {
+                        assert!(batch.is_some(), "{kind}");
+                        position = pipeline.position();
+                    }
+                    Err(error) => break error,
+                }
+            };
+            assert!(
+                matches!(
+                    error,
+                    Error::TooManyDamaged {
+                        skipped: 2,
+                        limit: 1,
+                        ..
+                    }
+                ),
+                "{kind}: {error}"
+            );
+            assert_eq!(pipeline.position(), position);
+            let rest = open(skip(None).restore([pipeline.state()])).count();
+            assert!(rest > 0, "{kind}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_end_of_a_stream_is_told_at_its_end() {
+    let data = TestData::new(&[("train", &[20])], 0);
+    spoil_in(&data, 0, 1, 19);
+    let source = MapDataset::source(data.open("train")).unwrap();
+    let skipping = || PipelineOptions::new().on_damage(OnDamage::Skip { limit: None });
+    let untouched = source.clone().map(function("untouched", Ok)).unwrap();
+    let streamed = source.to_iter_over(1).unwrap();
+    for pipeline in [untouched.load(skipping()), streamed.load(skipping())] {
+        let (found, damaged) = all_of(&mut pipeline.unwrap());
+        assert_eq!((found.len(), damaged), (19, vec![19]));
+    }
+}
+
+#[test]
+fn metrics_of_pipelines_add_up_stage_by_stage() {
+    let data = TestData::new(SPLITS, 0);
+    // A cache is shared by all pipelines that are made of it: each has its own here.
+    let repeated = || {
+        let source = MapDataset::source(data.open("train")).unwrap();
+        let slow = function("slow", |element| {
+            let began = std::time::Instant::now();
+            while began.elapsed() < std::time::Duration::from_micros(200) {
+                std::hint::spin_loop();
+            }
+            Ok(element)
+        });
+        let shuffled = source.cache(1 << 20).unwrap().shuffle(5).unwrap();
+        shuffled.repeat(3).unwrap().map(slow).unwrap()
+    };
+    let random = || repeated().batch(BatchOptions::new(8)).unwrap();
+    let odd =
+        |element: &crate::element::Element| Ok(element.array("number")?.item::<i64>().unwrap_or(0) % 2 == 1);
+    let streamed = || {
+        let filtered = repeated().to_iter_over(4).unwrap().filter("odd", odd);
+        filtered.batch(BatchOptions::new(8)).unwrap()
+    };
+    for threads in [0, 2] {
+        let options = || PipelineOptions::new().num_threads(threads);
+        for (mut pipeline, is_stream) in [
+            (random().load(options()).unwrap(), false),
+            (streamed().load(options()).unwrap(), true),
+        ] {
+            assert_eq!(pipeline.metrics().steps, 0);
+            assert_eq!(pipeline.metrics().advice(2), "nothing was loaded");
+            let steps = pipeline.by_ref().map(Result::unwrap).count() as u64;
+            let metrics = pipeline.metrics();
+            let stage = |name: &str| {
+                let found = metrics.stages.iter().find(|stage| stage.name.starts_with(name));
+                found.unwrap_or_else(|| panic!("{name}: {metrics:?}"))
+            };
+            assert_eq!((metrics.steps, metrics.damaged), (steps, 0));
+            assert!(metrics.bytes > 90 * 8 && metrics.consumer_wait <= metrics.elapsed);
+            for name in ["cache", "shuffle", "repeat", "map slow"] {
+                assert_eq!(stage(name).elements, 180, "{name}");
+            }
+            // Threads may ask for the same one at the same time.
+            let (cache, source) = (stage("cache"), stage("source"));
+            assert_eq!(cache.cache_hits + cache.cache_misses, 180);
+            assert_eq!(cache.cache_misses, source.elements);
+            assert!((60..=64).contains(&source.elements), "{}", source.elements);
+            assert_eq!(stage("batch").elements, steps);
+            assert_eq!(metrics.merging.is_some(), is_stream);
+            if is_stream {
+                assert_eq!(
+                    (stage("to_iter").elements, stage("filter odd").elements),
+                    (180, 90)
+                );
+            }
+            // What spins limits, and what calls it waits for it.
+            assert_eq!(metrics.limit().unwrap().name, "map slow", "{metrics}");
+            let slow = stage("map slow");
+            assert!(slow.busy.as_micros() >= 180 * 150, "{metrics}");
+            let last = if is_stream { "filter odd" } else { "map slow" };
+            assert!(stage(last).wait >= stage("repeat").busy, "{metrics}");
+            let said = metrics.advice(8);
+            match threads {
+                0 => assert!(said.contains("`num_threads 1` or more"), "{said}"),
+                _ => assert!(said.contains("use `num_threads 8`"), "{said}"),
+            }
+            assert!(
+                metrics
+                    .advice(2)
+                    .contains(if threads == 0 { "consumer's" } else { "`map slow`" })
+            );
+            assert!(metrics.to_string().contains("180 elements"), "{metrics}");
+        }
+    }
+    // Batches of a plain loader have its two.
+    let plain = MapDataset::source(data.open("train")).unwrap();
+    let plain = plain.batch(BatchOptions::new(8)).unwrap();
+    let mut pipeline = plain.load(PipelineOptions::new().num_threads(1)).unwrap();
+    pipeline.by_ref().for_each(drop);
+    let metrics = pipeline.metrics();
+    let names: Vec<_> = metrics.stages.iter().map(|stage| &*stage.name).collect();
+    assert_eq!((names, metrics.steps), (vec!["read", "decode"], 8));
+    assert_eq!(metrics.stages[1].elements, 60);
 }

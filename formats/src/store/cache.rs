@@ -82,6 +82,13 @@ pub struct CacheCounts {
     pub evicted_bytes: u64,
 }
 
+impl CacheCounts {
+    /// Whether more came from stores than was there.
+    pub fn is_cold(self) -> bool {
+        self.fetched_bytes > self.cached_bytes
+    }
+}
+
 impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cache")

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::damage::DamagedRecord;
 use crate::deal::Dealing;
 use crate::element::{Element, ElementSpec};
 use crate::engine::{Engine, Limits, Work};
@@ -12,6 +13,8 @@ use crate::error::{Error, Result};
 use crate::iter_dataset::IterDataset;
 use crate::loader::{Loader, MAX_THREADS};
 use crate::map_dataset::MapDataset;
+use crate::meter::{self, Meter};
+use crate::metrics::{Delivered, PipelineMetrics};
 use crate::stages::batch::{self, BatchOptions};
 use crate::stages::map::Mapping;
 use crate::stages::{ENDLESS, Text};
@@ -53,6 +56,10 @@ pub struct Pipeline {
     threads: (usize, usize),
     waits: u32,
     failed: bool,
+    meter: Arc<Meter>,
+    delivered: Delivered,
+    /// Records left out since the element before the last one.
+    damaged: Vec<DamagedRecord>,
 }
 
 /// What makes the elements.
@@ -68,6 +75,8 @@ pub(crate) struct Made {
     pub(crate) element: Option<Element>,
     pub(crate) position: u64,
     pub(crate) lanes: Vec<(u64, LaneStand)>,
+    /// Records left out on the way to it.
+    pub(crate) damaged: Vec<DamagedRecord>,
 }
 
 impl Made {
@@ -80,8 +89,10 @@ impl Made {
 #[derive(Clone)]
 pub(crate) struct Batching {
     options: BatchOptions,
-    /// Applied to whole batches.
-    maps: Vec<Mapping>,
+    /// Its number among the stages that are measured.
+    number: u64,
+    /// Applied to whole batches, with their numbers.
+    maps: Vec<(u64, Mapping)>,
     /// Of a batch before them.
     spec: ElementSpec,
 }
@@ -90,25 +101,33 @@ impl Batching {
     fn new(options: &BatchOptions, maps: &[Mapping], rows: &ElementSpec) -> Self {
         Self {
             options: options.clone(),
-            maps: maps.to_vec(),
+            number: meter::next_number(),
+            maps: maps
+                .iter()
+                .map(|mapping| (meter::next_number(), mapping.clone()))
+                .collect(),
             spec: options.spec(rows),
         }
     }
 
     fn make(&self, rows: Vec<Element>, position: u64) -> Result<Element> {
-        let batch = match rows.is_empty() {
-            true => batch::empty(&self.spec),
-            false => self.options.make(rows, position)?,
+        let stacked = || match rows.is_empty() {
+            true => Ok(batch::empty(&self.spec)),
+            false => self.options.make(rows, position),
         };
-        self.maps
-            .iter()
-            .try_fold(batch, |batch, mapping| mapping.apply(position, batch))
+        let batch = meter::measured(self.number, "batch", stacked, |batch| Some(batch))?;
+        self.maps.iter().try_fold(batch, |batch, (number, mapping)| {
+            let mapped = || mapping.apply(position, batch);
+            meter::measured(*number, "map", mapped, |batch| Some(batch))
+        })
     }
 
     fn describe(&self, text: &mut Text) {
         self.options.describe_dealt(text);
-        for mapping in &self.maps {
+        text.stage_of_line(self.number);
+        for (number, mapping) in &self.maps {
             mapping.describe(text);
+            text.stage_of_line(*number);
         }
     }
 }
@@ -151,6 +170,7 @@ impl Pipeline {
             }
         };
         dealing.check()?;
+        let meter = Arc::new(Meter::new(&text, options.on_damage));
         let stages = text.into_lines();
         let (position, _) = restored(&options, &stages)?;
         let plain = match dataset.dealt() {
@@ -164,6 +184,7 @@ impl Pipeline {
                     rows: Arc::clone(rows),
                     dealing,
                     batching,
+                    meter: Arc::clone(&meter),
                 },
                 None,
             ),
@@ -174,6 +195,7 @@ impl Pipeline {
             dataset.element_spec().clone(),
             position,
             BTreeMap::new(),
+            meter,
             &options,
         )
     }
@@ -203,6 +225,7 @@ impl Pipeline {
             num_epochs: Some(1),
         };
         dealing.check()?;
+        let meter = Arc::new(Meter::new(&text, options.on_damage));
         let stages = text.into_lines();
         let (position, lanes) = restored(&options, &stages)?;
         let threads = threads(&options)?;
@@ -217,6 +240,7 @@ impl Pipeline {
             counts: None,
             prefetch: limits(&options, threads.1).prefetch as u64,
             prefetch_bytes: options.prefetch_bytes,
+            meter: Arc::clone(&meter),
         };
         if !rows.is_endless() && options.shard_count > 1 {
             let counts = match &options.counts {
@@ -249,6 +273,7 @@ impl Pipeline {
             dataset.element_spec().clone(),
             position,
             lanes,
+            meter,
             &options,
         )
     }
@@ -259,6 +284,7 @@ impl Pipeline {
         spec: ElementSpec,
         position: u64,
         lanes: BTreeMap<u64, LaneStand>,
+        meter: Arc<Meter>,
         options: &PipelineOptions,
     ) -> Result<Self> {
         let threads = threads(options)?;
@@ -272,6 +298,9 @@ impl Pipeline {
             threads,
             waits: 0,
             failed: false,
+            meter,
+            delivered: Delivered::default(),
+            damaged: Vec::new(),
         })
     }
 
@@ -283,24 +312,72 @@ impl Pipeline {
     /// # Errors
     /// What a stage says, with its name, the position and the record; at its place, after all elements before it.
     pub fn next_element(&mut self) -> Result<Option<Element>> {
-        loop {
-            let made = self.next_made();
-            match made {
+        self.damaged.clear();
+        let began = Instant::now();
+        self.delivered.began.get_or_insert(began);
+        let result = loop {
+            match self.next_made().and_then(|made| self.count(made)) {
                 Ok(Some(made)) => {
                     self.position = made.position;
                     self.lanes.extend(made.lanes);
+                    self.damaged.extend(made.damaged);
                     if made.element.is_some() {
-                        return Ok(made.element);
+                        break Ok(made.element);
                     }
                 }
-                Ok(None) => return Ok(None),
+                Ok(None) => break Ok(None),
                 Err(error) => {
                     // The threads have stopped after what failed; new ones begin with it.
                     self.stop();
-                    return Err(error);
+                    break Err(error);
                 }
             }
+        };
+        self.delivered.wait += began.elapsed();
+        result
+    }
+
+    /// Counts what is to be delivered.
+    fn count(&mut self, made: Option<Made>) -> Result<Option<Made>> {
+        let Some(made) = made else {
+            return Ok(None);
+        };
+        let skipped = self.delivered.damaged + made.damaged.len() as u64;
+        self.meter.on_damage().check(skipped, made.damaged.last())?;
+        self.delivered.damaged = skipped;
+        self.delivered.batches += u64::from(made.element.is_some());
+        self.delivered.bytes += made.bytes();
+        Ok(Some(made))
+    }
+
+    /// The records that were left out as damaged between the element before and the one that [`next_element`](Self::next_element) gave last, or the
+    /// end. Each is named once, also over restored states, by the host that is given what comes after it.
+    pub fn damaged(&self) -> &[DamagedRecord] {
+        &self.damaged
+    }
+
+    /// What was done so far, and where the time went, stage by stage. Any time, O(stages).
+    pub fn metrics(&self) -> PipelineMetrics {
+        let (delivered, limits) = (&self.delivered, self.limits);
+        let mut metrics = PipelineMetrics {
+            elapsed: delivered.began.map_or(Duration::ZERO, |began| began.elapsed()),
+            threads: self.num_threads(),
+            prefetch: limits.prefetch,
+            steps: delivered.batches,
+            bytes: delivered.bytes,
+            damaged: delivered.damaged,
+            room_wait: self.meter.room_wait(),
+            consumer_wait: delivered.wait,
+            ready_steps: delivered.ready as f64 / delivered.batches.max(1) as f64,
+            merging: self.meter.mean_merging(),
+            stages: self.meter.stages(),
+            cache: self.meter.caches(),
+            retries: prep_formats::store::retries(),
+        };
+        if let Running::Plain(loader) = &self.work {
+            metrics = metrics.of_loader(&loader.metrics());
         }
+        metrics
     }
 
     fn next_made(&mut self) -> Result<Option<Made>> {
@@ -310,19 +387,21 @@ impl Pipeline {
                 let Some(batch) = loader.next_batch()? else {
                     return Ok(None);
                 };
-                let position = batch.step().global.end;
                 Ok(Some(Made {
-                    element: Some(plain::element(batch, loader.element_spec())?),
-                    position,
+                    position: batch.step().global.end,
                     lanes: Vec::new(),
+                    damaged: batch.damaged().to_vec(),
+                    element: Some(plain::element(batch, loader.element_spec())?),
                 }))
             }
             Running::Random(work, engine) => {
                 let engine = start(work, engine, limits, threads.0, || position)?;
+                self.delivered.ready += engine.num_ready();
                 take(engine, threads.1, &mut self.waits)
             }
             Running::Streams(work, engine) => {
                 let engine = start(work, engine, limits, threads.0, || work.gather(position, lanes))?;
+                self.delivered.ready += engine.num_ready();
                 take(engine, threads.1, &mut self.waits)
             }
         }

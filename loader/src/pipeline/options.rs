@@ -1,9 +1,10 @@
 //! How a pipeline is streamed.
 
+use crate::damage::OnDamage;
 use crate::pipeline::PipelineState;
 
 /// How a pipeline is streamed: chained setters, checked when the stream is opened. None of these changes the stream, but for the share of a
-/// host.
+/// host and damaged records that are left out.
 ///
 /// # Examples
 /// ```
@@ -33,6 +34,8 @@ pub struct PipelineOptions {
     pub restore: Vec<PipelineState>,
     /// How many outputs each virtual stream has.
     pub counts: Option<Vec<u64>>,
+    /// What to do about records that cannot be read.
+    pub on_damage: OnDamage,
 }
 
 impl Default for PipelineOptions {
@@ -52,6 +55,7 @@ impl PipelineOptions {
             prefetch_bytes: 256 << 20,
             restore: Vec::new(),
             counts: None,
+            on_damage: OnDamage::Fail,
         }
     }
 
@@ -97,6 +101,15 @@ impl PipelineOptions {
     #[must_use]
     pub fn counts(mut self, counts: impl Into<Option<Vec<u64>>>) -> Self {
         self.counts = counts.into();
+        self
+    }
+
+    /// Sets what to do about records that cannot be read, a store having been asked twice: to fail, or to leave them out and name them in
+    /// [`Pipeline::damaged`](crate::Pipeline::damaged). In random access the element has no place in the stream, or the batch a row less, also one with
+    /// `drop_remainder`; on virtual streams it is missing as what a filter leaves out. Default: to fail.
+    #[must_use]
+    pub fn on_damage(mut self, on_damage: OnDamage) -> Self {
+        self.on_damage = on_damage;
         self
     }
 }

@@ -40,7 +40,8 @@ pub(crate) fn loader(dealt: &Dealt, options: &PipelineOptions, position: u64) ->
         .num_threads(options.num_threads)
         .prefetch(options.prefetch)
         .prefetch_bytes(options.prefetch_bytes)
-        .num_epochs(dealt.num_epochs);
+        .num_epochs(dealt.num_epochs)
+        .on_damage(options.on_damage);
     if let Some(columns) = plain.source.columns() {
         load = load.columns(columns);
     }

@@ -3,11 +3,12 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::deal::{Dealing, Step};
-use crate::element::Element;
 use crate::engine::{Claim, Done, Work};
 use crate::error::Result;
+use crate::meter::{self, Meter};
 use crate::pipeline::{Batching, Made};
 use crate::stages::MapStage;
 
@@ -20,10 +21,13 @@ pub(crate) struct RandomWork {
     pub(crate) rows: Arc<dyn MapStage>,
     pub(crate) dealing: Dealing,
     pub(crate) batching: Option<Batching>,
+    pub(crate) meter: Arc<Meter>,
 }
 
 impl RandomWork {
     fn make(&self, step: &Step, stop: &AtomicBool) -> Option<Result<Made>> {
+        let _task = self.meter.begin();
+        let _span = tracing::debug_span!("step", position = step.global.start).entered();
         let positions: Vec<u64> = step.rows.clone().collect();
         let mut items = Vec::with_capacity(positions.len());
         for chunk in positions.chunks(CHUNK) {
@@ -32,8 +36,7 @@ impl RandomWork {
             }
             self.rows.get_many(chunk, &mut items);
         }
-        let elements: Result<Vec<Element>> = items.into_iter().filter_map(Result::transpose).collect();
-        Some(elements.and_then(|mut elements| {
+        Some(meter::kept(items).and_then(|mut elements| {
             let element = match &self.batching {
                 Some(batching) => Some(batching.make(elements, step.rows.start)?),
                 None => elements.pop(),
@@ -42,6 +45,7 @@ impl RandomWork {
                 element,
                 position: step.global.end,
                 lanes: Vec::new(),
+                damaged: meter::take_damaged(),
             })
         }))
     }
@@ -74,6 +78,10 @@ impl Work for RandomWork {
 
     fn absorb(&self, _: &mut u64, side: Infallible) {
         match side {}
+    }
+
+    fn waited(&self, time: Duration) {
+        self.meter.waited(time);
     }
 
     fn bytes(&self, made: &Made) -> u64 {

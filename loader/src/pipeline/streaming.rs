@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
+use crate::damage::DamagedRecord;
 use crate::element::Element;
 use crate::engine::{Claim, Done, Work};
 use crate::error::{Error, Result};
+use crate::meter::{self, Meter};
 use crate::pipeline::merge::Merge;
 use crate::pipeline::state::LaneStand;
 use crate::pipeline::{Batching, Made};
-use crate::stages::{Cursor, Machine, Parent, Stream};
+use crate::stages::{Cursor, Machine, Parent, Stream, Text};
 
 /// Outputs that a task makes at most, and their bytes.
 const MAX_OUTPUTS: u64 = 64;
@@ -36,6 +39,7 @@ pub(crate) struct StreamsWork {
     /// Batches made ahead, and bytes of what streams have given.
     pub(crate) prefetch: u64,
     pub(crate) prefetch_bytes: u64,
+    pub(crate) meter: Arc<Meter>,
 }
 
 /// How many outputs each virtual stream has, and some places on the way.
@@ -72,8 +76,11 @@ pub(crate) struct Gather {
     rows: Vec<Element>,
     /// Where the streams that gave rows stand after them.
     moved: BTreeMap<u64, LaneStand>,
-    /// Bytes of outputs that wait.
+    /// Outputs that wait, and their bytes.
+    waiting: u64,
     bytes: u64,
+    /// Records left out on the way to the rows.
+    damaged: Vec<DamagedRecord>,
     finished: bool,
 }
 
@@ -98,8 +105,16 @@ pub(crate) struct Running {
 
 /// What a stream has given.
 pub(crate) enum Output {
-    Element { element: Element, stand: LaneStand },
-    End(LaneStand),
+    Element {
+        element: Element,
+        stand: LaneStand,
+        /// Records left out before it.
+        damaged: Vec<DamagedRecord>,
+    },
+    End {
+        stand: LaneStand,
+        damaged: Vec<DamagedRecord>,
+    },
     Failed(Error),
 }
 
@@ -118,8 +133,8 @@ pub(crate) enum Task {
         first: u64,
         made: Made,
     },
-    /// Hands on what a stream failed with.
-    Fail(Error),
+    /// Hands on what is not made of rows: what a stream failed with, or has left out at its end.
+    Hand(Result<Made>),
 }
 
 /// What became of a stream.
@@ -157,7 +172,9 @@ impl StreamsWork {
             next: self.first_from(position),
             rows: Vec::new(),
             moved: BTreeMap::new(),
+            waiting: 0,
             bytes: 0,
+            damaged: Vec::new(),
             finished: false,
         }
     }
@@ -243,10 +260,13 @@ impl StreamsWork {
     }
 
     fn count_stream(&self, stream: u64) -> Result<(u64, Vec<LaneStand>)> {
+        // Damaged records are left out here, too; no time is counted.
+        let _task = Arc::new(Meter::new(&Text::default(), self.meter.on_damage())).begin();
         let mut machine = self.open(stream, &LaneStand::default(), &Arc::default())?;
         let (mut given, mut stride) = (0u64, 16);
         let mut snapshots: Vec<LaneStand> = Vec::new();
         while machine.next()?.is_some() {
+            meter::take_damaged();
             given += 1;
             if given.is_multiple_of(stride) {
                 snapshots.push(stand(&*machine, given));
@@ -262,6 +282,7 @@ impl StreamsWork {
     /// Moves outputs that are ready into the global batch; what is to be done next.
     fn gather_next(&self, gather: &mut Gather, room: bool) -> Claim<Task> {
         let size = self.batch_size * self.shard_count;
+        self.meter.merging(gather.waiting);
         loop {
             let full = gather.next >= gather.position + size;
             let total = gather.merge.total();
@@ -274,7 +295,15 @@ impl StreamsWork {
                 let end = total.filter(|_| is_last).unwrap_or(gather.position + size);
                 if is_last && (end <= gather.position || self.drop_remainder) {
                     gather.finished = true;
-                    return Claim::End;
+                    if gather.damaged.is_empty() {
+                        return Claim::End;
+                    }
+                    return Claim::Item(Task::Hand(Ok(Made {
+                        element: None,
+                        position: gather.position,
+                        lanes: Vec::new(),
+                        damaged: std::mem::take(&mut gather.damaged),
+                    })));
                 }
                 if !room {
                     return self.ahead(gather, None);
@@ -284,26 +313,34 @@ impl StreamsWork {
             };
             let lane = &mut gather.lanes[stream as usize];
             // Those of other hosts.
-            while let Some(Output::Element { element, stand }) = lane.outputs.front()
+            while let Some(Output::Element { element, stand, .. }) = lane.outputs.front()
                 && stand.given <= number
             {
                 gather.bytes -= element.num_bytes();
+                gather.waiting -= 1;
                 lane.outputs.pop_front();
             }
             match lane.outputs.pop_front() {
-                Some(Output::Element { element, stand }) => {
+                Some(Output::Element {
+                    element,
+                    stand,
+                    damaged,
+                }) => {
                     gather.bytes -= element.num_bytes();
+                    gather.waiting -= 1;
                     gather.rows.push(element);
+                    gather.damaged.extend(damaged);
                     gather.moved.insert(stream, stand);
                     gather.next += self.shard_count;
                 }
-                Some(Output::End(stand)) => {
+                Some(Output::End { stand, damaged }) => {
                     gather.merge.end(stream, stand.given);
+                    gather.damaged.extend(damaged);
                     gather.moved.insert(stream, stand);
                 }
                 Some(Output::Failed(error)) => {
                     gather.finished = true;
-                    return Claim::Item(Task::Fail(error));
+                    return Claim::Item(Task::Hand(Err(error)));
                 }
                 None => return self.ahead(gather, Some(stream)),
             }
@@ -343,6 +380,7 @@ impl StreamsWork {
                 element: None,
                 position: end,
                 lanes: std::mem::take(&mut gather.moved).into_iter().collect(),
+                damaged: std::mem::take(&mut gather.damaged),
             },
         }
     }
@@ -395,6 +433,8 @@ impl StreamsWork {
         wanted: u64,
         stop: &Arc<AtomicBool>,
     ) -> Advanced {
+        let _task = self.meter.begin();
+        let _span = tracing::debug_span!("stream", stream).entered();
         let mut outputs = Vec::new();
         let opened = running.map_or_else(
             || {
@@ -405,6 +445,8 @@ impl StreamsWork {
             },
             Ok,
         );
+        // What a restored stream reads again was told when it was read first.
+        meter::take_damaged();
         let mut running = match opened {
             Ok(running) => Some(running),
             Err(error) => {
@@ -425,13 +467,17 @@ impl StreamsWork {
                     outputs.push(Output::Element {
                         element,
                         stand: stand(&**machine, *given),
+                        damaged: meter::take_damaged(),
                     });
                 }
                 Ok(None) => {
-                    outputs.push(Output::End(LaneStand {
-                        end: Some(*given),
-                        ..stand(&**machine, *given)
-                    }));
+                    outputs.push(Output::End {
+                        stand: LaneStand {
+                            end: Some(*given),
+                            ..stand(&**machine, *given)
+                        },
+                        damaged: meter::take_damaged(),
+                    });
                     running = None;
                 }
                 Err(error) => {
@@ -489,6 +535,8 @@ impl Work for StreamsWork {
                 first,
                 mut made,
             } => {
+                let _task = self.meter.begin();
+                let _span = tracing::debug_span!("step", position = first).entered();
                 let element = match &self.batching {
                     Some(batching) => batching.make(rows, first).map(Some),
                     None => Ok(rows.pop()),
@@ -498,7 +546,7 @@ impl Work for StreamsWork {
                     made
                 })))
             }
-            Task::Fail(error) => Some(Done::Item(Err(error))),
+            Task::Hand(made) => Some(Done::Item(made)),
         }
     }
 
@@ -510,9 +558,14 @@ impl Work for StreamsWork {
         for output in advanced.outputs {
             if let Output::Element { element, .. } = &output {
                 gather.bytes += element.num_bytes();
+                gather.waiting += 1;
             }
             lane.outputs.push_back(output);
         }
+    }
+
+    fn waited(&self, time: Duration) {
+        self.meter.waited(time);
     }
 
     fn bytes(&self, made: &Made) -> u64 {

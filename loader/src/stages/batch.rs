@@ -8,6 +8,7 @@ use prep_formats::value::DType;
 use super::{Cursor, ENDLESS, Facts, Item, IterStage, Machine, MapStage, Parent, Stream, Text, guarded};
 use crate::element::{Array, Element, ElementSpec, Value};
 use crate::error::{Error, Result};
+use crate::meter;
 
 /// What a function of the caller's makes of the elements of a batch.
 pub(crate) type Combine = dyn Fn(Vec<Element>) -> Result<Element> + Send + Sync;
@@ -384,8 +385,11 @@ impl MapStage for BatchMapStage {
             let wanted: Vec<u64> = (start..end).map(|offset| epoch * rows + offset).collect();
             let mut got = Vec::with_capacity(wanted.len());
             self.parent.get_many(&wanted, &mut got);
-            let elements: Result<Vec<Element>> = got.into_iter().filter_map(Result::transpose).collect();
-            items.push(elements.and_then(|elements| self.options.make(elements, position).map(Some)));
+            items.push(meter::kept(got).and_then(|elements| match elements.is_empty() {
+                // All of its records are damaged.
+                true => Ok(None),
+                false => self.options.make(elements, position).map(Some),
+            }));
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Facts, Item, MapStage, Text};
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::meter::{self, Count};
 
 /// Locks that the kept elements are spread over.
 const PARTS: usize = 64;
@@ -75,6 +76,8 @@ impl MapStage for CacheStage {
             .zip(&kept)
             .filter_map(|(&position, kept)| kept.is_none().then_some(position))
             .collect();
+        meter::count(Count::Misses, missing.len() as u64);
+        meter::count(Count::Hits, (positions.len() - missing.len()) as u64);
         let mut got = Vec::with_capacity(missing.len());
         if !missing.is_empty() {
             self.parent.get_many(&missing, &mut got);

@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crate::dataset::Dataset;
 use crate::deal::MAX_POSITION;
 use crate::element::{Element, ElementSpec, Origin};
 use crate::engine::panic_message;
@@ -48,6 +49,20 @@ pub(crate) trait MapStage: Send + Sync {
 
     /// Writes itself, after its parents.
     fn describe(&self, text: &mut Text);
+}
+
+impl<S: MapStage + ?Sized> MapStage for Arc<S> {
+    fn facts(&self) -> &Facts {
+        (**self).facts()
+    }
+
+    fn get_many(&self, positions: &[u64], items: &mut Vec<Item>) {
+        (**self).get_many(positions, items);
+    }
+
+    fn describe(&self, text: &mut Text) {
+        (**self).describe(text);
+    }
 }
 
 /// What is known of a stage without reading.
@@ -197,14 +212,41 @@ pub(crate) fn replay(machine: &mut dyn Machine, given: u64) -> Result<()> {
     Ok(())
 }
 
-/// The pipeline's text: a line a stage, parents before children, branches indented.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The pipeline's text: a line a stage, parents before children, branches indented. Beside it what goes over all stages wants to know.
+#[derive(Default)]
 pub(crate) struct Text {
     lines: Vec<String>,
     depth: usize,
+    /// Numbers and names of the stages that are measured.
+    stages: Vec<(u64, Arc<str>)>,
+    datasets: Vec<Dataset>,
 }
 
 impl Text {
+    /// A stage that is measured under a number has written itself.
+    pub(crate) fn stage(&mut self, number: u64, name: &Arc<str>) {
+        self.stages.push((number, Arc::clone(name)));
+    }
+
+    /// What has written the last line is measured under a number.
+    pub(crate) fn stage_of_line(&mut self, number: u64) {
+        let name = self.lines.last().map_or("", |line| line.trim());
+        self.stages.push((number, name.into()));
+    }
+
+    pub(crate) fn stages(&self) -> &[(u64, Arc<str>)] {
+        &self.stages
+    }
+
+    /// A dataset that is read.
+    pub(crate) fn dataset(&mut self, dataset: &Dataset) {
+        self.datasets.push(dataset.clone());
+    }
+
+    pub(crate) fn datasets(&self) -> &[Dataset] {
+        &self.datasets
+    }
+
     pub(crate) fn line(&mut self, line: impl AsRef<str>) {
         let indent = "  ".repeat(self.depth);
         self.lines.push(format!("{indent}{}", line.as_ref()));

@@ -10,6 +10,7 @@ use super::{Facts, Item, MapStage, Text, caught, caught_many};
 use crate::dataset::{Dataset, ReadContext};
 use crate::element::{Array, Element, ElementSpec, Origin, Value};
 use crate::error::{Error, Result};
+use crate::meter::{self, Count};
 use crate::permutation::MAX_LENGTH;
 
 /// Contexts for reading that are kept from call to call.
@@ -183,6 +184,7 @@ impl DatasetStage {
         let read = self
             .dataset
             .read_rows(indices, &mut context, &mut batch, &AtomicBool::new(false));
+        meter::count(Count::Read, context.take_read_time().as_nanos() as u64);
         let mut contexts = self.contexts();
         if contexts.len() < MAX_CONTEXTS {
             contexts.push(context);
@@ -263,5 +265,6 @@ impl MapStage for DatasetStage {
             self.facts.length,
             manifest.fingerprint
         ));
+        text.dataset(&self.dataset);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Cursor, ENDLESS, Item, IterStage, Machine, MapStage, Stream, Text};
 use crate::element::{Element, ElementSpec};
 use crate::error::{Error, Result};
+use crate::meter;
 
 /// Elements that a stream reads together at most.
 const MAX_CHUNK: u64 = 32;
@@ -113,8 +114,10 @@ impl Machine for StreamsMachine {
                 return Ok(None);
             };
             self.offset += self.count;
-            if !matches!(item, Ok(None)) {
-                return item;
+            match item {
+                Ok(None) => {}
+                Ok(element) => return Ok(element),
+                Err(error) => meter::leave_out(error)?,
             }
         }
     }
