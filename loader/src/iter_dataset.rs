@@ -213,8 +213,7 @@ impl IterDataset {
     /// Mixes streams in proportion to weights, each virtual stream for itself. Empty ones are left out.
     ///
     /// # Errors
-    /// Elements of different names or dtypes, weights that are not one above 0 for each or that change, numbers of virtual streams that differ;
-    /// no dataset.
+    /// Elements of different names or dtypes, weights that are not one above 0 for each, numbers of virtual streams that differ; no dataset.
     pub fn mix(parents: impl IntoIterator<Item = Self>, mixture: Mixture) -> Result<Self> {
         let (streams, parents) = parts(parents, "mix")?;
         Ok(Self {

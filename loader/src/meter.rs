@@ -369,6 +369,14 @@ impl<S: IterStage> IterStage for Measured<S> {
         self.stage.is_endless()
     }
 
+    fn length(&self, stream: &Stream) -> Option<u64> {
+        self.stage.length(stream)
+    }
+
+    fn at(&self, stream: &Stream, given: u64, cursor: &mut Vec<u64>) -> Option<u64> {
+        self.stage.at(stream, given, cursor)
+    }
+
     fn open(&self, stream: Stream, cursor: Option<&mut Cursor<'_>>) -> Result<Box<dyn Machine>> {
         Ok(Box::new(MeasuredMachine {
             machine: self.stage.open(stream, cursor)?,

@@ -264,8 +264,10 @@ fn metrics_add_up() {
 
 // --- Pipelines ---------------------------------------------------------------------------------------------------------------
 
+type Opened = Box<dyn Fn(PipelineOptions) -> Pipeline>;
+
 /// Kinds of pipeline over the same records: one that the plain loader serves, one of random access, one on streams.
-fn pipelines(dataset: &Dataset) -> [(&'static str, Box<dyn Fn(PipelineOptions) -> Pipeline>); 4] {
+fn pipelines(dataset: &Dataset) -> [(&'static str, Opened); 4] {
     let source = MapDataset::source(dataset.clone()).unwrap().shuffle(5).unwrap();
     let untouched = source.clone().map(function("untouched", Ok)).unwrap();
     let plain = source.clone().batch(BatchOptions::new(8)).unwrap();

@@ -183,7 +183,10 @@ fn b40_any_number_of_hosts_goes_on_from_any_other() {
         .unwrap()
         .load(other)
         .unwrap_err();
-    assert!(error.to_string().contains("states of all hosts"), "{error}");
+    assert!(
+        error.to_string().contains("states that all hosts saved"),
+        "{error}"
+    );
     let mixed = options().restore([states[0].clone(), hosts(1, 24, &[])[0].state()]);
     let error = dataset.load(mixed).unwrap_err().to_string();
     assert!(error.contains("216") && error.contains("same step"), "{error}");

@@ -106,6 +106,54 @@ fn mixtures_are_those_of_section_11() {
 }
 
 #[test]
+fn weights_change_as_in_section_11() {
+    for row in vectors("changes") {
+        let weights =
+            |value: &Value| -> Vec<f64> { numbers(value).into_iter().map(|weight| weight as f64).collect() };
+        let mut mixture = Mixture::new(weights(&row["weights"]));
+        for change in row["changes"].as_array().unwrap() {
+            mixture = mixture.change(change[0].as_u64().unwrap(), weights(&change[1]));
+        }
+        let streams = row["streams"].as_u64().unwrap();
+        // The numbers of source `i` are `10000 * i` and more.
+        let sources: Vec<MapDataset> = (0..mixture.weights.len() as u64)
+            .map(|source| {
+                let numbers = MapDataset::range(10_000 * (source + 1)).unwrap();
+                numbers.skip(10_000 * source).unwrap()
+            })
+            .collect();
+        let split = sources
+            .iter()
+            .map(|source| source.clone().to_iter_over(streams).unwrap());
+        let mixed = prep_loader::IterDataset::mix(split, mixture.clone()).unwrap();
+        let merged: Vec<i64> = mixed
+            .load(PipelineOptions::new())
+            .unwrap()
+            .take(40 * streams as usize)
+            .map(|element| value(&element.unwrap()) / 10_000)
+            .collect();
+        let by_stream: Vec<Vec<i64>> = (0..streams as usize)
+            .map(|stream| {
+                merged
+                    .iter()
+                    .copied()
+                    .skip(stream)
+                    .step_by(streams as usize)
+                    .collect()
+            })
+            .collect();
+        assert_eq!(json!(by_stream), row["sources"], "{row}");
+        if streams == 1 {
+            let mixed = MapDataset::mix(sources, mixture).unwrap();
+            let found: Vec<i64> = (0..40)
+                .map(|position| value(&mixed.get(position).unwrap().unwrap()) / 10_000)
+                .collect();
+            assert_eq!(json!([found]), row["sources"], "{row}");
+        }
+    }
+}
+
+#[test]
 fn outputs_are_merged_and_dealt_as_in_section_10() {
     for row in vectors("outputs") {
         let ends = numbers(&row["ends"]);

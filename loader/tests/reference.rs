@@ -422,6 +422,90 @@ fn split(rows: &[Row], length: usize, drop: bool) -> Vec<Row> {
     out
 }
 
+/// Two sources mixed on streams: `first`, and numbers from 1,000 on.
+#[derive(Debug, Clone)]
+struct StreamMix {
+    more: u64,
+    weights: [u64; 2],
+    /// Until all are exhausted.
+    all: bool,
+    /// From a position on other weights.
+    changes: Vec<(u64, [u64; 2])>,
+}
+
+impl StreamMix {
+    /// The mixture of one stream: `first` and numbers are given as lists of positions, epoch after epoch.
+    fn stream(
+        &self,
+        first: &[Vec<Option<Row>>],
+        second: &[Vec<Option<Row>>],
+        stream: u64,
+        streams: u64,
+    ) -> Vec<Row> {
+        let own = |epochs: &[Vec<Option<Row>>]| -> Vec<Vec<Row>> {
+            let of_epoch = |epoch: &Vec<Option<Row>>| {
+                let dealt = epoch.iter().skip(stream as usize).step_by(streams as usize);
+                dealt.flatten().cloned().collect()
+            };
+            epochs.iter().map(of_epoch).collect()
+        };
+        let sources = [own(first), own(second)];
+        let (mut out, mut round, mut at) = (Vec::new(), [0, 0], [0, 0]);
+        let (mut done, mut empty) = ([false; 2], [false; 2]);
+        // Outputs of the tree that holds, by weights.
+        let (mut schedule, mut weights, mut of_tree) = (self.changes.iter().peekable(), self.weights, 0);
+        loop {
+            while let Some((_, changed)) =
+                schedule.next_if(|(from, _)| *from <= out.len() as u64 * streams + stream)
+            {
+                (weights, of_tree) = (*changed, 0);
+            }
+            let of_first = |q: u64| (q * weights[0]).div_ceil(weights[0] + weights[1]);
+            let side = match empty {
+                [true, true] => return out,
+                [true, false] => 1,
+                [false, true] => 0,
+                _ => usize::from(of_first(of_tree + 1) == of_first(of_tree)),
+            };
+            match sources[side][round[side]].get(at[side]) {
+                Some(row) => {
+                    out.push(row.clone());
+                    at[side] += 1;
+                    of_tree += 1;
+                }
+                None => {
+                    done[side] = true;
+                    if at[side] == 0 {
+                        empty[side] = true;
+                    } else if !self.all || done == [true, true] {
+                        return out;
+                    } else {
+                        (round[side], at[side]) = (round[side] + 1, 0);
+                    }
+                }
+            }
+        }
+    }
+
+    fn build(&self, first: MapDataset, streams: u64) -> IterDataset {
+        let stop = match self.all {
+            true => StopRule::AllExhausted,
+            false => StopRule::FirstExhausted,
+        };
+        let of = |weights: [u64; 2]| weights.map(|weight| weight as f64);
+        let mut mixture = Mixture::new(of(self.weights)).stop(stop);
+        for (position, weights) in &self.changes {
+            mixture = mixture.change(*position, of(*weights));
+        }
+        let sources = [first, numbers(1_000, self.more)];
+        IterDataset::mix(
+            sources.map(|source| source.to_iter_over(streams).unwrap()),
+            mixture,
+        )
+        .unwrap()
+    }
+}
+
 /// All outputs, merged round robin.
 fn merged(positions: &[Option<Row>], ops: &[StreamOp], streams: u64) -> Vec<Row> {
     let all: Vec<Vec<Row>> = (0..streams)
@@ -435,6 +519,10 @@ fn merged(positions: &[Option<Row>], ops: &[StreamOp], streams: u64) -> Vec<Row>
             stream_rows(own.collect(), ops, stream, streams)
         })
         .collect();
+    in_rounds(&all)
+}
+
+fn in_rounds(all: &[Vec<Row>]) -> Vec<Row> {
     let longest = all.iter().map(Vec::len).max().unwrap_or(0);
     (0..longest)
         .flat_map(|round| all.iter().filter_map(move |rows| rows.get(round).cloned()))
@@ -868,6 +956,69 @@ proptest! {
             dataset.clone().batch(batch).unwrap().load(options).unwrap()
         };
         prop_assert_eq!(run(&open, true, &legs, usize::MAX), wanted);
+    }
+
+    /// Weights that change, on the way of a run that knows it from the start and of one that learns it from a state: the same.
+    #[test]
+    fn mixed_streams_are_as_in_the_reference(
+        n in 0u64..30, ops in ops(), filter in prop::option::of(2i64..5), stream_ops in stream_ops(), streams in 1u64..8,
+        more in 0u64..9, weights in [1u64..9, 1..9], all in any::<bool>(),
+        mut changes in prop::collection::vec((0u64..60, [1u64..9, 1..9]), 0..3), legs in legs(0..4), cut in legs(1..2),
+    ) {
+        let mut ops = ops;
+        ops.retain(|op| !matches!(op, Op::Index));
+        ops.extend(filter.map(Op::Filter));
+        changes.sort();
+        let mix = StreamMix { more, weights, all, changes };
+        let length = random_access(0, n, &ops, 1).1;
+        // Each round gives one element at least, and the other source's are nine times as many at most.
+        let epochs = |own: u64, other: u64, ops: &[Op], first: u64, n: u64| -> Vec<Vec<Option<Row>>> {
+            match own {
+                0 => vec![Vec::new()],
+                own => {
+                    let rows = random_access(first, n, ops, 9 * other + 12).0;
+                    rows.chunks(own as usize).map(<[Option<Row>]>::to_vec).collect()
+                }
+            }
+        };
+        let first = epochs(length, more, &ops, 0, n);
+        let second = epochs(more, length, &[], 1_000, more);
+        let of_streams: Vec<Vec<Row>> = (0..streams)
+            .map(|stream| stream_rows(mix.stream(&first, &second, stream, streams), &stream_ops, stream, streams))
+            .collect();
+        let wanted = in_rounds(&of_streams);
+        let open = |mix: &StreamMix| {
+            let dataset = build_streams(mix.build(build(n, &ops), streams), &stream_ops);
+            move |size, options: PipelineOptions| {
+                let batch = BatchOptions::new(size).stacking(Stacking::Ragged);
+                dataset.clone().batch(batch).unwrap().load(options).unwrap()
+            }
+        };
+        prop_assert_eq!(run(&open(&mix), true, &legs, usize::MAX), wanted.clone());
+
+        // Saved before anything changes, by a run that knows of no change.
+        let old = open(&StreamMix { changes: Vec::new(), ..mix.clone() });
+        let mut pipeline = old(cut[0].size, PipelineOptions::new());
+        let mut found: Vec<Row> = Vec::new();
+        let mut state = pipeline.state();
+        let earliest = mix.changes.first().map_or(u64::MAX, |(position, _)| *position);
+        for _ in 0..cut[0].steps {
+            let Some(batch) = pipeline.next_element().unwrap() else { break };
+            if pipeline.state().mixture_position() > earliest {
+                // It cannot be changed for what has been delivered.
+                let options = PipelineOptions::new().restore([pipeline.state()]);
+                let dataset = build_streams(mix.build(build(n, &ops), streams), &stream_ops);
+                prop_assert!(dataset.batch(BatchOptions::new(1).stacking(Stacking::Ragged)).unwrap().load(options).is_err());
+                break;
+            }
+            found.extend(self::rows(&batch));
+            state = pipeline.state();
+        }
+        let mut rest = open(&mix)(3, PipelineOptions::new().restore([state]));
+        while let Some(batch) = rest.next_element().unwrap() {
+            found.extend(self::rows(&batch));
+        }
+        prop_assert_eq!(found, wanted);
     }
 
     /// Without an end nothing is counted, and hosts know of each other's streams by their states only.

@@ -159,6 +159,16 @@ def mixed(weights, count):
     return [choose(0, len(weights)) for _ in range(count)]
 
 
+def changing(weights, changes, streams, stream, count):
+    """The sources of the outputs of a virtual stream of a mixture whose weights change; of random access with one stream."""
+    out, number = [], 0
+    for (_, weights), following in zip([(0, weights)] + changes, changes + [(None, None)]):
+        end = count if following[0] is None else min(count, -(-max(0, following[0] - stream) // streams))
+        out += mixed(weights, max(0, end - number))
+        number = max(number, end)
+    return out
+
+
 def merged(ends):
     """Stream and number of each output of streams that have so many, in rounds."""
     return [(v, j) for j in range(max(ends, default=0)) for v in range(len(ends)) if j < ends[v]]
@@ -251,6 +261,16 @@ def vectors():
         {"weights": weights, "sources": mixed(weights, 60)}
         for weights in ([1], [1, 1], [3, 1], [1, 2, 3], [9995, 5], [5, 1, 1, 1, 7], [1, 2**32, 2**31])
     ]
+    changes = [
+        {"weights": weights, "changes": changed, "streams": streams,
+         "sources": [changing(weights, changed, streams, stream, 40) for stream in range(streams)]}
+        for weights, changed in (
+            ([1, 1], [(3, [3, 1])]),
+            ([1, 1], [(0, [3, 1])]),
+            ([5, 2, 1], [(10, [1, 1, 6]), (10, [1, 2, 3]), (47, [9, 1, 1])]),
+        )
+        for streams in (1, 3, 4)
+    ]
     ends = [[0], [3], [2, 0, 3], [5, 5, 5, 5], [7, 1, 4, 4, 2], [1, 2, 3, 4, 5, 6]]
     outputs = [
         {"ends": e, "hosts": hosts, "batch": batch, "drop_remainder": drop, "batches": dealt_outputs(e, hosts, batch, drop)}
@@ -278,6 +298,7 @@ def vectors():
         "random": randoms,
         "windows": windows,
         "mixtures": mixtures,
+        "changes": changes,
         "outputs": outputs,
         "packed": rows,
     }

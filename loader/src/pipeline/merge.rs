@@ -83,6 +83,15 @@ impl Merge {
         })
     }
 
+    /// How many outputs of a stream come before a position.
+    pub(crate) fn given(&self, stream: u64, position: u64) -> u64 {
+        let end = self.known_end(stream).unwrap_or(u64::MAX);
+        match self.locate(position) {
+            None => end,
+            Some((next, round)) => end.min(round + u64::from(stream < next)),
+        }
+    }
+
     /// Outputs of all streams, where all ends are known.
     pub(crate) fn total(&self) -> Option<u64> {
         self.segments
@@ -119,6 +128,12 @@ mod tests {
             let found: Vec<_> = (0..).map_while(|position| merge.locate(position)).collect();
             prop_assert_eq!(&found, &wanted);
             prop_assert_eq!(merge.total(), Some(wanted.len() as u64));
+            for position in 0..=wanted.len() {
+                for stream in 0..ends.len() as u64 {
+                    let before = wanted[..position].iter().filter(|(own, _)| *own == stream).count() as u64;
+                    prop_assert_eq!(merge.given(stream, position as u64), before);
+                }
+            }
             // Ends that are learned when they are met change nothing before them.
             let mut learning = Merge::new(ends.len() as u64, &[]);
             let mut found = Vec::new();

@@ -227,7 +227,7 @@ impl Pipeline {
         dealing.check()?;
         let meter = Arc::new(Meter::new(&text, options.on_damage));
         let stages = text.into_lines();
-        let (position, lanes) = restored(&options, &stages)?;
+        let (position, mut lanes) = restored(&options, &stages)?;
         let threads = threads(&options)?;
         let mut work = StreamsWork {
             stage: Arc::clone(rows),
@@ -242,13 +242,18 @@ impl Pipeline {
             prefetch_bytes: options.prefetch_bytes,
             meter: Arc::clone(&meter),
         };
-        if !rows.is_endless() && options.shard_count > 1 {
-            let counts = match &options.counts {
-                Some(counts) => Counts::given(counts, work.streams)?,
-                None => work.count(threads.1.max(1))?,
-            };
-            work.counts = Some(Arc::new(counts));
-        } else {
+        let lengths = work.lengths().filter(|_| !rows.is_endless());
+        let counts = match options.counts.as_ref().or(lengths.as_ref()) {
+            _ if rows.is_endless() => None,
+            Some(counts) => Some(Counts::given(counts, work.streams)?),
+            None if options.shard_count > 1 => Some(work.count(threads.1.max(1))?),
+            None => None,
+        };
+        let is_counted = counts.is_some();
+        work.counts = counts.map(Arc::new);
+        // Where places follow from the position no state has to tell them.
+        let is_filled = position > 0 && work.fill(position, &mut lanes).is_some();
+        if !is_counted && !is_filled {
             if !work.streams.is_multiple_of(work.shard_count) {
                 tracing::warn!(
                     "{} hosts do not divide {} virtual streams: streams are run by several hosts, each of which throws away what it does not need",
@@ -262,7 +267,10 @@ impl Pipeline {
                 .find(|&stream| work.runs(stream) && given(stream) > 0 && !lanes.contains_key(&stream));
             if let Some(stream) = missing {
                 return Err(Error::State(format!(
-                    "it says nothing of virtual stream {stream}: restore with the states of all hosts of the run that saved it"
+                    "it says nothing of virtual stream {stream}, of which host {} of {} needs to know where it stands: restore with the states that all hosts saved at this step, {} of which are given",
+                    work.shard_index,
+                    work.shard_count,
+                    options.restore.len()
                 )));
             }
         }
@@ -445,15 +453,22 @@ impl Pipeline {
         self.position
     }
 
-    /// Goes past some steps: O(1) in random access; streams are read, and thrown away.
+    /// Goes past some steps. O(1) in random access, and O(streams) on streams that give an element for each position: `to_iter` of what has no gaps, `map`
+    /// and `batch`. Other streams are read and thrown away, since how far a step goes is in the data (`filter`, `flat_map`, `pack`), or depends on
+    /// what several sources have left (`mix`, `interleave`, a window); and so are all where damaged records are left out.
     ///
     /// # Errors
-    /// As [`next_element`](Self::next_element) for streams.
+    /// As [`next_element`](Self::next_element), where it reads.
     pub fn skip_steps(&mut self, steps: u64) -> Result<()> {
         let dealing = match &self.work {
             Running::Plain(loader) => *loader.plan().dealing(),
             Running::Random(work, _) => work.dealing,
-            Running::Streams(..) => {
+            Running::Streams(work, _) => {
+                if let Some((position, lanes)) = work.skip(self.position, steps) {
+                    self.stop();
+                    (self.position, self.lanes) = (position, lanes);
+                    return Ok(());
+                }
                 for _ in 0..steps {
                     if self.next_element()?.is_none() {
                         break;

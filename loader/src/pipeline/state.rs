@@ -40,7 +40,7 @@ pub(crate) struct LaneStand {
     pub(crate) given: u64,
     /// How many there are in all, once that is known.
     pub(crate) end: Option<u64>,
-    /// Positions of random access that were taken.
+    /// Positions that were taken of a mixture of streams, else of random access.
     pub(crate) reach: u64,
     /// What the stages have saved; empty at the start.
     pub(crate) cursor: Vec<u64>,
@@ -125,6 +125,13 @@ impl PipelineState {
         Ok(())
     }
 
+    /// The first position of its mixture at which other weights may hold from here on ([`Mixture::change`](crate::Mixture::change)): behind all that the
+    /// pipeline has taken of it, with what is in windows and open rows. Each host's state knows its own streams: the largest of all is right.
+    pub fn mixture_position(&self) -> u64 {
+        let reaches = self.streams.values().map(|stand| stand.reach);
+        reaches.max().unwrap_or(self.position)
+    }
+
     /// Whether a mixture differs only in weights that have not come into force.
     fn fits_changed_weights(&self, at: usize, here: &[String]) -> bool {
         let (Some(own), Some(other)) = (self.stages.get(at), here.get(at)) else {
@@ -133,7 +140,9 @@ impl PipelineState {
         if !own.starts_with("mix ") {
             return false;
         }
-        // Stages that keep positions: those of the mixture are those of the stream.
+        // What was taken of a mixture of streams is known. Of one in random access it is, where the stages after it keep positions: those of
+        // the mixture are those of the stream.
+        let is_of_streams = !self.streams.is_empty() && !here[at..].iter().any(|line| line == "to_iter");
         let mut later = here[at + 1..].iter().take_while(|line| *line != "to_iter");
         let keeps = [
             "map ",
@@ -142,13 +151,10 @@ impl PipelineState {
             "filter ",
             "batch stacking",
         ];
-        if !later.all(|line| keeps.iter().any(|kind| line.starts_with(kind))) {
+        if !is_of_streams && !later.all(|line| keeps.iter().any(|kind| line.starts_with(kind))) {
             return false;
         }
-        let reached = match self.streams.values().map(|stand| stand.reach).max() {
-            Some(reach) => reach,
-            None => self.position,
-        };
+        let reached = self.mixture_position();
         let (short, long) = if own.len() < other.len() {
             (own, other)
         } else {

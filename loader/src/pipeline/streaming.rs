@@ -15,7 +15,7 @@ use crate::meter::{self, Meter};
 use crate::pipeline::merge::Merge;
 use crate::pipeline::state::LaneStand;
 use crate::pipeline::{Batching, Made};
-use crate::stages::{Cursor, Machine, Parent, Stream, Text};
+use crate::stages::{Cursor, ENDLESS, Machine, Parent, Stream, Text};
 
 /// Outputs that a task makes at most, and their bytes.
 const MAX_OUTPUTS: u64 = 64;
@@ -146,8 +146,26 @@ pub(crate) struct Advanced {
 }
 
 impl StreamsWork {
-    /// Where the streams stand at a position.
-    pub(crate) fn gather(&self, position: u64, stands: &BTreeMap<u64, LaneStand>) -> Gather {
+    fn place(&self, stream: u64, stop: &Arc<AtomicBool>) -> Stream {
+        Stream {
+            number: stream,
+            count: self.streams,
+            round: 0,
+            stop: Arc::clone(stop),
+        }
+    }
+
+    /// How many outputs each stream has, where that follows without reading; not where records may be left out.
+    pub(crate) fn lengths(&self) -> Option<Vec<u64>> {
+        if self.meter.on_damage().skips() {
+            return None;
+        }
+        let length = |stream| self.stage.length(&self.place(stream, &Arc::default()));
+        (0..self.streams).map(length).collect()
+    }
+
+    /// The order of the outputs, with the ends that are known.
+    fn merge(&self, stands: &BTreeMap<u64, LaneStand>) -> Merge {
         let ends: Vec<(u64, u64)> = match &self.counts {
             Some(counts) => (0..).zip(counts.ends.iter().copied()).collect(),
             None => stands
@@ -155,10 +173,54 @@ impl StreamsWork {
                 .filter_map(|(&stream, stand)| Some((stream, stand.end?)))
                 .collect(),
         };
+        Merge::new(self.streams, &ends)
+    }
+
+    /// Adds where the other streams of this host stand at a position. `None`: that does not follow without reading.
+    pub(crate) fn fill(&self, position: u64, stands: &mut BTreeMap<u64, LaneStand>) -> Option<()> {
+        self.lengths()?;
+        let merge = self.merge(stands);
+        for stream in (0..self.streams).filter(|&stream| self.runs(stream)) {
+            if stands.contains_key(&stream) {
+                continue;
+            }
+            let mut stand = LaneStand {
+                given: merge.given(stream, position),
+                ..LaneStand::default()
+            };
+            if stand.given > 0 {
+                let place = self.place(stream, &Arc::default());
+                stand.reach = self.stage.at(&place, stand.given, &mut stand.cursor)?;
+            }
+            stand.end = merge
+                .known_end(stream)
+                .filter(|_| merge.is_over(stream, position));
+            stands.insert(stream, stand);
+        }
+        Some(())
+    }
+
+    /// The position some steps further on, and where the streams stand there. `None`: that does not follow without reading.
+    pub(crate) fn skip(&self, position: u64, steps: u64) -> Option<(u64, BTreeMap<u64, LaneStand>)> {
+        let size = self.batch_size.saturating_mul(self.shard_count);
+        let mut stands = BTreeMap::new();
+        let total = self.merge(&stands).total().unwrap_or(ENDLESS);
+        let position = match position.saturating_add(steps.saturating_mul(size)) {
+            next if next <= total => next,
+            _ if self.drop_remainder => total - (total - position) % size,
+            _ => total,
+        };
+        self.fill(position, &mut stands)?;
+        Some((position, stands))
+    }
+
+    /// Where the streams stand at a position.
+    pub(crate) fn gather(&self, position: u64, stands: &BTreeMap<u64, LaneStand>) -> Gather {
+        let merge = self.merge(stands);
         let lane = |stream| {
             let start = stands.get(&stream).cloned();
             Lane {
-                start: start.unwrap_or_else(|| self.snapshot(stream, position)),
+                start: start.unwrap_or_else(|| self.snapshot(stream, position, &merge)),
                 running: None,
                 outputs: VecDeque::new(),
                 is_running: false,
@@ -166,8 +228,8 @@ impl StreamsWork {
             }
         };
         Gather {
-            merge: Merge::new(self.streams, &ends),
             lanes: (0..self.streams).map(lane).collect(),
+            merge,
             position,
             next: self.first_from(position),
             rows: Vec::new(),
@@ -180,15 +242,11 @@ impl StreamsWork {
     }
 
     /// The last place known of a stream before its first output from a position on.
-    fn snapshot(&self, stream: u64, position: u64) -> LaneStand {
+    fn snapshot(&self, stream: u64, position: u64, merge: &Merge) -> LaneStand {
         let Some(counts) = &self.counts else {
             return LaneStand::default();
         };
         // Outputs are dealt in rounds: no stream has given more than its share when all others have ended.
-        let merge = Merge::new(
-            self.streams,
-            &(0..).zip(counts.ends.iter().copied()).collect::<Vec<_>>(),
-        );
         let round = merge.locate(position).map_or(u64::MAX, |(_, round)| round);
         let known = counts.snapshots.get(stream as usize);
         let known = known.and_then(|places| places.iter().rfind(|stand| stand.given <= round));
@@ -209,12 +267,7 @@ impl StreamsWork {
 
     /// A stream at work.
     fn open(&self, stream: u64, start: &LaneStand, stop: &Arc<AtomicBool>) -> Result<Box<dyn Machine>> {
-        let place = Stream {
-            number: stream,
-            count: self.streams,
-            round: 0,
-            stop: Arc::clone(stop),
-        };
+        let place = self.place(stream, stop);
         if start.cursor.is_empty() {
             return self.stage.open(place, None);
         }

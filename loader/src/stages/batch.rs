@@ -129,6 +129,15 @@ impl BatchOptions {
         }
     }
 
+    /// Batches of so many elements.
+    fn batches(&self, elements: u64) -> u64 {
+        match (elements, self.drop_remainder) {
+            (ENDLESS.., _) => ENDLESS,
+            (elements, true) => elements / self.size,
+            (elements, false) => elements.div_ceil(self.size),
+        }
+    }
+
     /// What a batch looks like.
     pub(crate) fn spec(&self, input: &ElementSpec) -> ElementSpec {
         match &self.stacking {
@@ -354,11 +363,7 @@ impl BatchMapStage {
                 "a filter leaves gaps in random access, which cannot be batched: go on with `to_iter`".into(),
             ));
         }
-        let length = match (facts.length, options.drop_remainder) {
-            (ENDLESS.., _) => ENDLESS,
-            (length, true) => length / options.size,
-            (length, false) => length.div_ceil(options.size),
-        };
+        let length = options.batches(facts.length);
         Ok(Self {
             facts: Facts {
                 length,
@@ -424,6 +429,21 @@ impl IterStage for BatchIterStage {
 
     fn is_endless(&self) -> bool {
         self.parent.is_endless()
+    }
+
+    fn length(&self, stream: &Stream) -> Option<u64> {
+        self.parent
+            .length(stream)
+            .map(|length| self.options.batches(length))
+    }
+
+    fn at(&self, stream: &Stream, given: u64, cursor: &mut Vec<u64>) -> Option<u64> {
+        let taken = given.saturating_mul(self.options.size);
+        let reach = self
+            .parent
+            .at(stream, taken.min(self.parent.length(stream)?), cursor)?;
+        cursor.push(stream.first_number() + given);
+        Some(reach)
     }
 
     fn open(&self, stream: Stream, mut cursor: Option<&mut Cursor<'_>>) -> Result<Box<dyn Machine>> {

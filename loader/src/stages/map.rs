@@ -188,6 +188,16 @@ impl IterStage for MapIterStage {
         self.parent.is_endless()
     }
 
+    fn length(&self, stream: &Stream) -> Option<u64> {
+        self.parent.length(stream)
+    }
+
+    fn at(&self, stream: &Stream, given: u64, cursor: &mut Vec<u64>) -> Option<u64> {
+        let reach = self.parent.at(stream, given, cursor)?;
+        cursor.push(stream.first_number() + given);
+        Some(reach)
+    }
+
     fn open(&self, stream: Stream, mut cursor: Option<&mut Cursor<'_>>) -> Result<Box<dyn Machine>> {
         let parent = self.parent.open(stream.clone(), cursor.as_deref_mut())?;
         let number = stream.next_number(cursor)?;

@@ -70,12 +70,28 @@ impl Mixture {
         self
     }
 
-    /// Other weights from a position of the mixture on: each dataset goes on where it stands. A state that was saved at or before that
-    /// position fits a mixture with the change and one without.
+    /// Other weights from a position of the mixture on: each dataset goes on where it stands. On streams that is the sample position of an output: `j*V + v`
+    /// of output `j` of stream `v` of `V`. A state that was saved at or before that position fits a mixture with the change and one without;
+    /// [`PipelineState::mixture_position`](crate::PipelineState::mixture_position) is the first one that a state allows.
     #[must_use]
     pub fn change(mut self, position: u64, weights: impl Into<Vec<f64>>) -> Self {
         self.changes.push((position, weights.into()));
         self
+    }
+
+    /// Where weights begin to hold, and which.
+    fn schedule(&self, parents: usize) -> Result<Vec<(u64, Vec<u64>)>> {
+        let mut schedule = vec![(0, whole(&self.weights, parents)?)];
+        for (start, weights) in &self.changes {
+            let last = schedule.last().map_or(0, |(last, _)| *last);
+            if !(last..ENDLESS).contains(start) {
+                return Err(Error::Options(format!(
+                    "weights change at position {start}, wanted one from {last} on, below 2^63"
+                )));
+            }
+            schedule.push((*start, whole(weights, parents)?));
+        }
+        Ok(schedule)
     }
 
     fn describe(&self, parents: usize, text: &mut Text) {
@@ -198,14 +214,7 @@ impl MixMapStage {
         let mut facts = same_spec(&all, "mix")?;
         let is_there: Vec<bool> = all.iter().map(|parent| parent.facts().length > 0).collect();
         let mut segments: Vec<Segment> = Vec::new();
-        let runs = std::iter::once((0, &mixture.weights)).chain(
-            mixture
-                .changes
-                .iter()
-                .map(|(position, weights)| (*position, weights)),
-        );
-        for (start, weights) in runs {
-            let weights = whole(weights, all.len())?;
+        for (start, weights) in mixture.schedule(all.len())? {
             let weights: Vec<u64> = weights
                 .into_iter()
                 .zip(&is_there)
@@ -213,15 +222,9 @@ impl MixMapStage {
                 .collect();
             let before = match segments.last() {
                 None => vec![0; weights.len()],
-                Some(last) if start >= last.start && start < ENDLESS => (0..weights.len())
+                Some(last) => (0..weights.len())
                     .map(|source| last.before[source] + last.weights.count(source, start - last.start))
                     .collect(),
-                Some(last) => {
-                    return Err(Error::Options(format!(
-                        "weights change at position {start}, wanted one from {} on, below 2^63",
-                        last.start
-                    )));
-                }
             };
             segments.push(Segment {
                 start,
@@ -318,19 +321,14 @@ impl MapStage for MixMapStage {
 pub(crate) struct MixIterStage {
     parents: Vec<Parent>,
     mixture: Mixture,
-    weights: Vec<u64>,
+    schedule: Arc<[(u64, Vec<u64>)]>,
     spec: ElementSpec,
 }
 
 impl MixIterStage {
     pub(crate) fn new(parents: Vec<Parent>, mixture: Mixture) -> Result<Self> {
-        if !mixture.changes.is_empty() {
-            return Err(Error::Options(
-                "the weights of mixed streams do not change: mix before `to_iter`, or filter and pack the mixture".into(),
-            ));
-        }
         Ok(Self {
-            weights: whole(&mixture.weights, parents.len())?,
+            schedule: mixture.schedule(parents.len())?.into(),
             spec: common_spec(&parents, "mix")?,
             parents,
             mixture,
@@ -402,7 +400,9 @@ impl IterStage for MixIterStage {
         };
         let mut machine = MixMachine {
             stop: self.mixture.stop,
-            whole: self.weights.clone(),
+            schedule: Arc::clone(&self.schedule),
+            held: 0,
+            start: 0,
             there: Vec::new(),
             weights: Weights::new(&[]),
             children,
@@ -424,8 +424,11 @@ impl IterStage for MixIterStage {
 
 struct MixMachine {
     stop: StopRule,
-    /// Weights of all children.
-    whole: Vec<u64>,
+    /// Positions from which weights of all children hold, and those.
+    schedule: Arc<[(u64, Vec<u64>)]>,
+    /// How many of them hold or have held, and from which output of this stream on the last one does.
+    held: usize,
+    start: u64,
     /// Children that are not empty, and their weights.
     there: Vec<usize>,
     weights: Weights,
@@ -451,20 +454,37 @@ struct Child {
 }
 
 impl MixMachine {
+    /// Takes the weights that hold for the next output, of the children that are not empty.
     fn weigh(&mut self) {
+        let position = self.stream.position(self.number);
+        self.held = self.schedule.partition_point(|(start, _)| *start <= position);
+        let (start, weights) = &self.schedule[self.held - 1];
+        // The first output of this stream at or after that position.
+        self.start = start
+            .saturating_sub(self.stream.number)
+            .div_ceil(self.stream.count);
         self.there = (0..self.children.len())
             .filter(|&child| !self.children[child].is_empty)
             .collect();
-        let weights: Vec<u64> = self.there.iter().map(|&child| self.whole[child]).collect();
+        let weights: Vec<u64> = self.there.iter().map(|&child| weights[child]).collect();
         self.weights = Weights::new(&weights);
         self.ended |= self.there.is_empty();
+    }
+
+    /// Whether other weights hold for the next output.
+    fn changes(&self) -> bool {
+        let next = self.schedule.get(self.held);
+        next.is_some_and(|(start, _)| *start <= self.stream.position(self.number))
     }
 }
 
 impl Machine for MixMachine {
     fn next(&mut self) -> Item {
         while !self.ended {
-            let chosen = self.there[self.weights.place(self.number).0];
+            if self.changes() {
+                self.weigh();
+            }
+            let chosen = self.there[self.weights.place(self.number - self.start).0];
             let child = &mut self.children[chosen];
             let element = match &mut child.machine {
                 Some(machine) => machine.next()?,
@@ -500,9 +520,10 @@ impl Machine for MixMachine {
         Ok(None)
     }
 
+    /// Positions of the mixture, not of its sources: those are what weights change at.
     fn reach(&self) -> u64 {
-        let machines = self.children.iter().filter_map(|child| child.machine.as_ref());
-        machines.map(|machine| machine.reach()).max().unwrap_or(0)
+        let last = self.number.checked_sub(1);
+        last.map_or(0, |last| self.stream.position(last) + 1)
     }
 
     fn save(&self, cursor: &mut Vec<u64>) {

@@ -86,6 +86,16 @@ pub(crate) trait IterStage: Send + Sync {
     /// Whether the stream has no end.
     fn is_endless(&self) -> bool;
 
+    /// How many elements a stream gives, where that follows without reading; [`ENDLESS`].
+    fn length(&self, _: &Stream) -> Option<u64> {
+        None
+    }
+
+    /// Appends the numbers that a stream saves after so many elements, at most its length, where they follow without reading; gives its reach.
+    fn at(&self, _stream: &Stream, _given: u64, _cursor: &mut Vec<u64>) -> Option<u64> {
+        None
+    }
+
     /// Opens one virtual stream, at its start or where a cursor was written.
     fn open(&self, stream: Stream, cursor: Option<&mut Cursor<'_>>) -> Result<Box<dyn Machine>>;
 
@@ -101,7 +111,8 @@ pub(crate) trait Machine: Send {
     /// The next element. `None`: the stream has ended. After an error it is left alone and opened again.
     fn next(&mut self) -> Item;
 
-    /// Positions of random access that were taken, at most, of all its sources: the offset after the last.
+    /// Positions that were taken, at most: of the random access of all its sources, the offset after the last; behind a mixture of streams, of
+    /// that mixture.
     fn reach(&self) -> u64;
 
     /// Appends the numbers from which [`IterStage::open`] makes what is still to come.

@@ -34,6 +34,25 @@ impl IterStage for StreamsStage {
         self.parent.facts().length >= ENDLESS
     }
 
+    fn length(&self, stream: &Stream) -> Option<u64> {
+        let facts = self.parent.facts();
+        let own = match facts.length {
+            ENDLESS.. => ENDLESS,
+            length => length.saturating_sub(stream.number).div_ceil(stream.count),
+        };
+        (!facts.sparse).then_some(own)
+    }
+
+    fn at(&self, stream: &Stream, given: u64, cursor: &mut Vec<u64>) -> Option<u64> {
+        let facts = self.parent.facts();
+        if facts.sparse {
+            return None;
+        }
+        let offset = stream.position(given);
+        cursor.push(offset);
+        Some(stream.round * facts.length + offset)
+    }
+
     fn open(&self, stream: Stream, cursor: Option<&mut Cursor<'_>>) -> Result<Box<dyn Machine>> {
         let length = self.parent.facts().length;
         let offset = match cursor {
