@@ -70,11 +70,11 @@ impl Encoder {
         }
     }
 
-    /// Appends the PNG file of `pixels` to `out`: rows without gaps, channels in turn, 16-bit samples little-endian.
+    /// Looks whether these pixels can be written.
     ///
     /// # Errors
-    /// A picture without pixels or larger than PNG allows, other than 1 to 4 channels or 8 and 16 bits, or a wrong number of bytes.
-    pub fn encode(&mut self, info: &Info, pixels: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    /// As [`encode`](Self::encode).
+    pub fn check(info: &Info, pixels: &[u8]) -> Result<()> {
         let sizes = 1..=i32::MAX.unsigned_abs();
         if !sizes.contains(&info.width)
             || !sizes.contains(&info.height)
@@ -96,6 +96,15 @@ impl Encoder {
                 info.bits
             )));
         }
+        Ok(())
+    }
+
+    /// Appends the PNG file of `pixels` to `out`: rows without gaps, channels in turn, 16-bit samples little-endian.
+    ///
+    /// # Errors
+    /// A picture without pixels or larger than PNG allows, other than 1 to 4 channels or 8 and 16 bits, or a wrong number of bytes.
+    pub fn encode(&mut self, info: &Info, pixels: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        Self::check(info, pixels)?;
         let pixel_bytes = usize::from(info.channels) * usize::from(info.bits / 8);
         let row_bytes = info.width as usize * pixel_bytes;
         let samples: &[u8] = if info.bits == 16 {

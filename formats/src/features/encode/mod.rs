@@ -72,6 +72,8 @@ struct Output {
     lists: Vec<List>,
     /// The list whose one string is left out.
     hole: Option<usize>,
+    /// Whether pixels are only looked at, and not compressed.
+    is_check: bool,
     png: png::Encoder,
     scratch: Vec<u8>,
     deflate: Option<Deflate>,
@@ -176,6 +178,19 @@ impl ExampleEncoder {
             self.output.write(out);
             wire::close_example(start, out);
         }
+        result
+    }
+
+    /// Looks whether values can be encoded, without the work of compressing pixels.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn check(&mut self, values: &[(&str, Value)]) -> Result<()> {
+        self.output.begin();
+        self.output.is_check = true;
+        let values = values.iter().map(|(name, value)| (*name, value));
+        let result = encode_fields("", &self.fields, &mut self.given, values, &mut self.output);
+        self.output.is_check = false;
         result
     }
 

@@ -17,9 +17,11 @@ fn schema(features: &[(&str, Feature)]) -> Features {
 
 fn encode(feature: Feature, value: Value) -> Result<FeatureList> {
     let mut out = vec![9];
-    let result = schema(&[("x", feature)])
-        .encoder()
-        .encode(&[("x", value)], &mut out);
+    let mut encoder = schema(&[("x", feature)]).encoder();
+    let values = [("x", value)];
+    let checked = encoder.check(&values);
+    let result = encoder.encode(&values, &mut out);
+    assert_eq!(format!("{checked:?}"), format!("{result:?}"));
     if let Err(error) = result {
         assert_eq!(out, [9], "an error leaves nothing behind");
         return Err(error);
