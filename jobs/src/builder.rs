@@ -149,6 +149,12 @@ pub trait Builder: Send + Sync {
         Ok(None)
     }
 
+    /// Tells of a folder of the job's own, which need not be there yet. What [`learn`](Self::learn) leaves in it is there when sources are read, also
+    /// by later runs of the same job, and goes when the version is published or a source has changed.
+    fn keep_in(&self, folder: &Path) {
+        let _ = folder;
+    }
+
     /// What only the sources tell, such as the types of columns: a text for [`with_learned`](Self::with_learned), the same for any number
     /// of threads. `None` where the spec is complete as it is.
     ///

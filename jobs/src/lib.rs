@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`recipe`] | TOML to a checked recipe; the built-in ones |
 //! | [`builder`], [`readers`] | the trait, and what recipes use of it |
+//! | [`examples`] | datasets whose examples come from code |
 //! | [`fetch`], [`archive`] | sources onto this machine; archives as streams |
 //! | [`build`](mod@build) | staging, the job graph, publishing |
 //! | [`in_place`] | record files that stay where they are |
@@ -38,6 +39,7 @@ pub mod convert;
 pub mod describe;
 pub mod diff;
 pub mod error;
+pub mod examples;
 pub mod explain;
 pub mod export;
 mod fault;

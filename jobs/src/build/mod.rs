@@ -1114,6 +1114,7 @@ impl Build {
         let (journal, entries) = staging
             .prepare(&self.job(located)?)
             .map_err(|error| self.unwritable(error))?;
+        request.builder.keep_in(&staging.kept());
         let journal = Arc::new(journal);
         let shards = entries.iter().filter(|entry| matches!(entry, Entry::Shard(_)));
         match shards.count() {
@@ -1984,7 +1985,7 @@ fn folder_bytes(folder: &Path) -> u64 {
 }
 
 /// The path without a way around.
-fn absolute(path: &Path) -> Result<PathBuf> {
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("could not find out where {} is", path.display()))
 }
 

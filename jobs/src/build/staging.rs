@@ -7,6 +7,7 @@
 //!     journal.jsonl    what is finished; journal-1.jsonl and so on by the other processes of a cluster
 //!     team, lock-1     the token of a run, and locks of the other processes (`team`)
 //!     downloads/       sources
+//!     kept/            what the builder has made of them before they are read
 //!     spill/           sorted runs that did not fit into memory
 //!     out/             the future version folder
 //! ```
@@ -185,8 +186,8 @@ impl Staging {
             .iter()
             .all(|journal| std::fs::metadata(journal).map_or(true, |journal| journal.len() == 0));
         let is_bare =
-            std::fs::read_dir(self.downloads()).map_or(true, |mut entries| entries.next().is_none());
-        is_unused && is_bare
+            |folder: PathBuf| std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
+        is_unused && is_bare(self.downloads()) && is_bare(self.kept())
     }
 
     /// Throws away everything but the lock.
@@ -211,8 +212,11 @@ impl Staging {
 
     /// Throws away what was written, but not what was downloaded.
     pub(crate) fn discard_output(&self) -> Result<()> {
-        let out = self.out();
+        let (out, kept) = (self.out(), self.kept());
         let shown = out.display();
+        if kept.exists() {
+            std::fs::remove_dir_all(&kept).with_context(|| format!("could not remove {}", kept.display()))?;
+        }
         for path in crate::journal::paths(&self.root)? {
             std::fs::remove_file(&path).with_context(|| format!("could not remove {}", path.display()))?;
         }
@@ -261,6 +265,11 @@ impl Staging {
 
     pub(crate) fn downloads(&self) -> PathBuf {
         self.root.join("downloads")
+    }
+
+    /// What the builder has made of its sources: see [`Builder::keep_in`](crate::builder::Builder::keep_in).
+    pub(crate) fn kept(&self) -> PathBuf {
+        self.root.join("kept")
     }
 
     pub(crate) fn spill(&self) -> PathBuf {

@@ -140,6 +140,7 @@ use std::sync::Arc;
 
 use crate::builder::DatasetSpec;
 
+pub(crate) use parse::{declared_features, is_split_name};
 pub use parse::{parse, parse_all};
 pub(crate) use pattern::{Caught, Names};
 pub use pattern::{Pattern, Template};

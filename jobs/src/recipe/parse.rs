@@ -298,6 +298,47 @@ pub fn parse_all(file: &str, text: &str, folder: &Path) -> Result<Vec<Recipe>, R
     Checker { file, text, folder }.check(raw)
 }
 
+/// Whether a split can be called so.
+pub(crate) fn is_split_name(text: &str) -> bool {
+    let good = !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    good && text != "all"
+}
+
+/// Checks features that are declared by themselves, in the words of a recipe of rows, and not in one. Sorted by name.
+///
+/// # Errors
+/// A feature that cannot be: `field` says which, `line` means nothing.
+pub(crate) fn declared_features(
+    features: serde_json::Map<String, serde_json::Value>,
+) -> Result<Vec<(String, Declared)>, RecipeError> {
+    #[derive(Deserialize)]
+    struct Alone {
+        features: RawFeatures,
+    }
+
+    let fault = |field: String, reason: String| RecipeError {
+        file: String::new(),
+        line: None,
+        field,
+        reason,
+    };
+    let text = toml::to_string(&serde_json::json!({ "features": features }))
+        .map_err(|error| fault(String::new(), error.to_string()))?;
+    let raw: Alone = toml::from_str(&text).map_err(|error| {
+        let span = error.span().unwrap_or(0..0);
+        fault(field_at(&text, &span), error.message().to_owned())
+    })?;
+    let checker = Checker {
+        file: "",
+        text: &text,
+        folder: Path::new(""),
+    };
+    let check = |(name, feature): (&String, &Spanned<RawFeature>)| {
+        Ok((name.clone(), checker.check_declared(name, feature)?))
+    };
+    raw.features.iter().map(check).collect()
+}
+
 fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes()[..offset.min(text.len())]
         .iter()
@@ -1258,8 +1299,7 @@ impl Checker<'_> {
         splits: &[SplitSpec],
     ) -> Result<(), RecipeError> {
         let text = name.as_ref();
-        let good = !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        if !good || text == "all" {
+        if !is_split_name(text) {
             let reason = format!("`{text}` is not a split name: letters, digits and `_`, and not `all`");
             return Err(self.fault(name.span(), field, reason));
         }

@@ -7,14 +7,19 @@ use prep_formats::value::DType;
 
 /// A value as a source has it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Cell {
+#[non_exhaustive]
+pub enum Cell {
     /// There is none.
     Null,
+    /// A truth value.
     Bool(bool),
+    /// An integer.
     Int(i64),
     /// A number beyond 64 bits with a sign.
     UInt(u64),
+    /// A number that need not be whole.
     Float(f64),
+    /// Text, UTF-8.
     Text(Bytes),
     /// Bytes that need not be text.
     Bytes(Bytes),
@@ -22,16 +27,18 @@ pub(crate) enum Cell {
     Loose(Bytes),
     /// What no feature is: a decimal, a time. With its type in the source's words, and as text.
     Foreign(String, String),
+    /// Values in a row.
     List(Vec<Self>),
     /// The byte strings of a `tf.train.Example`: a list, or where there is one that value.
     Values(Vec<Self>),
+    /// Values by name, each name once.
     Dict(Vec<(String, Self)>),
     /// Elements of one type, little-endian, in C order.
     Tensor(DType, Vec<usize>, Bytes),
 }
 
 /// The columns of a row by name, in the source's order.
-pub(crate) type Row = Vec<(String, Cell)>;
+pub type Row = Vec<(String, Cell)>;
 
 impl Cell {
     /// In words, for messages.
@@ -136,10 +143,10 @@ impl<'de> serde::de::Visitor<'de> for CellVisitor {
 
 /// Appends a row in a form of our own, in which it goes from the thread that reads to those that encode: for sources whose rows are not
 /// bytes. [`read_row`] takes it apart.
-pub(crate) fn write_row(row: &[(&str, Cell)], out: &mut Vec<u8>) {
+pub(crate) fn write_row(row: &[(impl AsRef<str>, Cell)], out: &mut Vec<u8>) {
     put_length(row.len(), out);
     for (name, cell) in row {
-        put_bytes(name.as_bytes(), out);
+        put_bytes(name.as_ref().as_bytes(), out);
         write(cell, out);
     }
 }

@@ -22,6 +22,9 @@ const MOST_COLUMNS: usize = 4096;
 /// Classes of a label that are gathered from the data.
 const MOST_CLASSES: usize = 100_000;
 
+/// What a row is called that comes from code, and not from a file.
+pub(crate) const EXAMPLE: &str = "example";
+
 /// Where a row is: ordered as the sources are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
@@ -39,6 +42,8 @@ impl Place {
     pub(crate) fn shown(&self) -> String {
         match self.unit {
             "" => self.path.to_string(),
+            // As code counts.
+            EXAMPLE => format!("{}, {EXAMPLE} {}", self.path, self.row),
             unit => format!("{}, {unit} {}", self.path, self.row + 1),
         }
     }
@@ -529,13 +534,15 @@ impl Node {
                 _ => Feature::sequence(Feature::Scalar { dtype: DType::String }),
             });
         }
-        if let Some((_, dtype, shape)) = &self.tensor {
-            // Of records, which have lists of numbers only.
-            return Ok(if shape.is_empty() || shape[..] == [Some(1)] {
-                scalar(*dtype)
-            } else {
-                optional(Feature::tensor(shape.clone(), *dtype))
-            });
+        if let Some((place, dtype, shape)) = &self.tensor {
+            // Records have lists of numbers only, where code has arrays.
+            return Ok(
+                if shape.is_empty() || shape[..] == [Some(1)] && place.unit != EXAMPLE {
+                    scalar(*dtype)
+                } else {
+                    optional(Feature::tensor(shape.clone(), *dtype))
+                },
+            );
         }
         let place = self.null.as_ref().or(self.loose.empty.as_ref()).or(place_of_rows);
         let shown = place.map_or(String::new(), |place| format!("{}, ", place.shown()));

@@ -5,10 +5,10 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::readers::rows::survey::Place;
+use crate::readers::rows::survey::{EXAMPLE, Place};
 
 /// What readers call a row.
-const UNITS: [&str; 5] = ["", "line", "row", "record", "sample"];
+const UNITS: [&str; 6] = ["", "line", "row", "record", "sample", EXAMPLE];
 
 impl Serialize for Place {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
