@@ -8,6 +8,7 @@
 | feed Grain | `prep.grain.DataSource("cifar10")` |
 | read ArrayRecord files by index | `prep.ArrayRecordDataSource("train.array_record-*")` |
 | build a dataset, see what there is | `prep.build("mnist")`, `prep.list()`, `prep.show("mnist")` |
+| write a dataset of your own | `prep.write("squares", examples)`, `@prep.builder("my_data")` |
 
 Names are those of the command `prep`: `name`, `name/config`, `name:version`, `name@tag`. The catalog is `catalog=`, else `$PREP_CATALOG`,
 else a folder under `$PREP_HOME`. Errors are `prep.PrepError` and its subclasses in `prep.errors`.
@@ -16,17 +17,19 @@ Importing this package starts no threads and imports no NumPy: the first stream 
 """
 
 from prep import errors, grain, transforms
-from prep._api import Stage, build, list, load, open, parse_example, show
+from prep._api import Stage, build, list, load, open, parse_example, show, write
 from prep._array_record import ArrayRecordDataSource
 from prep._core import Dataset, Loader, __version__
 from prep._pipeline import DatasetIterator, IterDataset, MapDataset
 from prep._spec import ArraySpec, Batch, Element
+from prep._writing import Builder, builder
 from prep.errors import PrepError
 
 __all__ = [
     "ArrayRecordDataSource",
     "ArraySpec",
     "Batch",
+    "Builder",
     "Dataset",
     "DatasetIterator",
     "Element",
@@ -37,6 +40,7 @@ __all__ = [
     "Stage",
     "__version__",
     "build",
+    "builder",
     "errors",
     "grain",
     "list",
@@ -45,4 +49,5 @@ __all__ = [
     "parse_example",
     "show",
     "transforms",
+    "write",
 ]

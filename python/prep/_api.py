@@ -1,16 +1,19 @@
-"""`open`, `load`, `list`, `show`, `build`: what most programs need."""
+"""`open`, `load`, `list`, `show`, `build`, `write`: what most programs need."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, List, Literal, NamedTuple, TypeAlias
 
-from prep import _core
+from prep import _core, _writing
 from prep._core import Dataset, Loader
+from prep._features import declared
 from prep._spec import Element
+from prep._writing import Builder, Examples, PathLike
+from prep.errors import InvalidError
 
 _log = logging.getLogger("prep")
 
@@ -198,12 +201,16 @@ class Stage(NamedTuple):
     finished: bool
 
 
+Progress: TypeAlias = Callable[[List[Stage]], object]
+
+
 def build(
-    recipe: str | os.PathLike[str],
+    recipe: PathLike | Builder,
     *,
-    from_: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
-    catalog: str | os.PathLike[str] | None = None,
-    data_dir: str | os.PathLike[str] | None = None,
+    from_: PathLike | Sequence[PathLike] = (),
+    sources: Mapping[str, PathLike | Sequence[PathLike]] | None = None,
+    catalog: PathLike | None = None,
+    data_dir: PathLike | None = None,
     workers: int | None = None,
     memory: int | str | None = None,
     shards: int | None = None,
@@ -212,7 +219,8 @@ def build(
     checksum: bool = True,
     statistics: bool = True,
     dry_run: bool = False,
-    progress: Callable[[List[Stage]], object] | None = None,
+    start_method: str | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Builds a dataset into ArrayRecord shards and registers it in the catalog, as the command `prep build`.
 
@@ -223,12 +231,17 @@ def build(
     >>> outcome["status"], outcome["version"], outcome["splits"]["test"]["examples"]
     ('up to date', '3.0.2', 60)
 
+    A builder (`prep.builder`) is called for each source, in `workers` processes; the dataset does not depend on their number. A source whose
+    examples are whole is not asked for them again by a call that goes on. The hashes of sources and of the function's code tell whether the
+    dataset is up to date.
+
     Args:
-        recipe: A built-in dataset (`cifar10`, `cifar100`, `fashion_mnist`, `kmnist`, `mnist`), or a recipe file.
+        recipe: A built-in dataset (`cifar10`, `cifar100`, `fashion_mnist`, `kmnist`, `mnist`), a recipe file, or a builder.
         from_: Files, folders or URLs that hold the sources, in place of the recipe's addresses.
+        sources: Of a builder: for each split files, folders, patterns or URLs (http, s3, gs, az).
         catalog: Folder or URL; default `$PREP_CATALOG`, else a folder under `$PREP_HOME`.
         data_dir: Where datasets lie. Default: `data` in the catalog.
-        workers: Threads. Default: one per core. The result does not depend on it.
+        workers: Threads, and processes that run a builder. Default: one per core. The result does not depend on it.
         memory: Budget: bytes, or text such as `"4GiB"`. Default: a quarter of the machine's. The result does not depend on it.
         shards: Of each split. Default: the recipe decides.
         on_error: What to do with a damaged record: `fail`, `skip` or `skip:MAX`.
@@ -236,6 +249,7 @@ def build(
         checksum: Whether a source has to have the size and SHA-256 that the recipe states.
         statistics: Whether statistics of all features are counted and kept; see `show`. A build without is a different one.
         dry_run: Only says what would be done.
+        start_method: Of a builder's processes: `fork`, `spawn` or `forkserver`. Default: as `multiprocessing` was told, else `fork` on Linux.
         progress: Called some five times a second, with all stages so far. What it raises stops the build.
 
     Returns:
@@ -246,24 +260,171 @@ def build(
             of this version is there already: see `overwrite`.
         ConflictError: Others have committed another build of this version meanwhile.
     """
+    options = _options(catalog, data_dir, workers, memory, shards, on_error, overwrite, statistics, dry_run)
+    if isinstance(recipe, Builder):
+        if sources is None or from_:
+            raise InvalidError(f"{recipe!r} takes `sources`: for each split its files")
+        spec = recipe.spec(sources)
+        return _core.build_code(
+            spec,
+            recipe.identity(),
+            _writing.places_of(sources),
+            functools.partial(_writing.produce, recipe, spec, workers, start_method, _told(progress)),
+            options=options,
+            progress=_staged(progress),
+            note=_note,
+        )
+    if sources is not None:
+        raise InvalidError("`sources` is for builders; a recipe names its own, and `from_` says where they are")
     places = [from_] if isinstance(from_, (str, os.PathLike)) else from_
     return _core.build(
         os.fspath(recipe),
         sources=[os.fspath(place) for place in places],
-        catalog=_path(catalog),
-        data_dir=_path(data_dir),
-        workers=workers,
-        memory=None if memory is None else str(memory),
-        shards=shards,
-        on_error=on_error,
-        overwrite=overwrite,
         checksum=checksum,
-        statistics=statistics,
-        dry_run=dry_run,
-        progress=None if progress is None else lambda stages: progress([Stage(*stage) for stage in stages]),
-        note=lambda is_warning, text: _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text),
+        options=options,
+        progress=_staged(progress),
+        note=_note,
     )
 
 
-def _path(catalog: str | os.PathLike[str] | None) -> str | None:
+def write(
+    name: str,
+    examples: Examples | Mapping[str, Examples],
+    *,
+    features: Mapping[str, Any] | None = None,
+    split: str | None = None,
+    version: str = "1.0.0",
+    key: str | None = None,
+    description: str = "",
+    citation: str = "",
+    licence: str | None = None,
+    urls: Sequence[str] = (),
+    supervised_keys: tuple[str, str] | None = None,
+    catalog: PathLike | None = None,
+    data_dir: PathLike | None = None,
+    workers: int | None = None,
+    memory: int | str | None = None,
+    shards: int | None = None,
+    options: str | None = None,
+    overwrite: bool = False,
+    statistics: bool = True,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Writes examples into ArrayRecord shards and registers them in the catalog: the same engine, layout, order and commit as `build`.
+
+    Examples are dicts of numbers, text, bytes, NumPy arrays (and what becomes one), lists, dicts, and None for what is missing. They are taken
+    one by one in the calling thread, compared with `features` at once, and kept in a file without a name beside the data until they are built:
+    memory is bounded, and there is room needed for about twice the data. What their code raises comes out as it is; then nothing was written.
+
+    >>> outcome = write("squares", ({"x": x, "square": x * x} for x in range(100)), catalog=CATALOG)
+    >>> outcome["status"], outcome["splits"]["train"]["examples"]
+    ('built', 100)
+    >>> sorted(element["x"] for element in open("squares", catalog=CATALOG))[:3]
+    [0, 1, 2]
+
+    `features` has an entry for each feature, in the words of recipes (`{"kind": "image", "shape": [None, None, 3]}`), as `prep.show` gives them, or
+    as a `features.json` of TFDS has them. Short forms: `"int64"` or `numpy.int64` for a scalar, `"text"`, `"image"` for a picture of any size,
+    `{"kind": "class_label", "names": [..]}`, `[feature]` for a sequence, a dict for nested features, an `ArraySpec` for a tensor;
+    `"optional": True` for what may be missing. An image takes pixels, which are stored as PNG, or the bytes of a file, which are kept. Without `features`
+    they are what all examples have in common: arrays are tensors, and sizes that differ vary.
+
+    Args:
+        name: `name` or `name/config`.
+        examples: An iterable, or a function without arguments that gives one; for several splits a dict of them.
+        features: What examples hold. Default: what all of them have in common.
+        split: The name of the only split. Default: `train`.
+        version: Of the dataset.
+        key: The feature that orders examples, an integer, text or bytes, unique in a split. Default: the position.
+        description: What it is.
+        citation: How to cite it.
+        licence: Under which it may be used.
+        urls: Home pages.
+        supervised_keys: The features that are input and target.
+        catalog: Folder or URL; default `$PREP_CATALOG`, else a folder under `$PREP_HOME`.
+        data_dir: Where datasets lie. Default: `data` in the catalog.
+        workers: Threads. Default: one per core. The result does not depend on it.
+        memory: Budget: bytes, or text such as `"4GiB"`. Default: a quarter of the machine's. The result does not depend on it.
+        shards: Of each split. Default: by its size, as TFDS.
+        options: ArrayRecord options of the shards. Default: `group_size:1,zstd:3`.
+        overwrite: Replaces other examples of the same version.
+        statistics: Whether statistics of all features are counted and kept; see `show`.
+        progress: Called some five times a second once all examples are there, with all stages so far.
+
+    Returns:
+        What `build` returns; `up to date` where the version is there and has the same examples.
+
+    Raises:
+        InvalidError: An example that does not fit: which one, the feature, what was found and what was wanted. Or an argument.
+        BuildError: Other examples are there under this version already: see `overwrite`. Or two examples have one key.
+        StorageError: The disk or the store refused.
+    """
+    of_split = _writing.splits_of(examples, split)
+    spec = _writing.spec_of(
+        name,
+        version=version,
+        features=declared(features),
+        key=key,
+        description=description,
+        citation=citation,
+        licence=licence,
+        urls=[*urls],
+        supervised_keys=supervised_keys,
+        options=options,
+        splits=[*of_split],
+    )
+    build_options = _options(catalog, data_dir, workers, memory, shards, "fail", overwrite, statistics, False)
+    files: List[_core.ExampleWriter] = []
+    try:
+        for split_name, of_this in of_split.items():
+            files.append(_core.ExampleWriter(spec, split_name, catalog=_path(catalog), data_dir=_path(data_dir)))
+            _writing.fill(files[-1], of_this)
+        return _core.write(spec, files, options=build_options, progress=_staged(progress), note=_note)
+    finally:
+        for file in files:
+            file.close()
+
+
+def _options(
+    catalog: PathLike | None,
+    data_dir: PathLike | None,
+    workers: int | None,
+    memory: int | str | None,
+    shards: int | None,
+    on_error: str,
+    overwrite: bool,
+    statistics: bool,
+    dry_run: bool,
+) -> dict[str, Any]:
+    return {
+        "catalog": _path(catalog),
+        "data_dir": _path(data_dir),
+        "workers": workers,
+        "memory": None if memory is None else str(memory),
+        "shards": shards,
+        "on_error": on_error,
+        "overwrite": overwrite,
+        "statistics": statistics,
+        "dry_run": dry_run,
+    }
+
+
+def _note(is_warning: bool, text: str) -> None:
+    _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+
+
+def _staged(progress: Progress | None) -> Callable[[List[tuple[str, str, int, int | None, bool]]], object] | None:
+    return None if progress is None else lambda stages: progress([Stage(*stage) for stage in stages])
+
+
+def _told(progress: Progress | None) -> Callable[[int, int], None]:
+    """For the part of a build that is Python's."""
+
+    def tell(done: int, total: int) -> None:
+        if progress is not None:
+            progress([Stage("run code on sources", "files", done, total, done == total)])
+
+    return tell
+
+
+def _path(catalog: PathLike | None) -> str | None:
     return None if catalog is None else os.fspath(catalog)

@@ -168,16 +168,35 @@ def build(
     recipe: str,
     *,
     sources: Sequence[str],
-    catalog: str | None,
-    data_dir: str | None,
-    workers: int | None,
-    memory: str | None,
-    shards: int | None,
-    on_error: str,
-    overwrite: bool,
     checksum: bool,
-    statistics: bool,
-    dry_run: bool,
+    options: dict[str, Any],
+    progress: Callable[[builtins.list[tuple[str, str, int, int | None, bool]]], object] | None,
+    note: Callable[[bool, str], object],
+) -> dict[str, Any]: ...
+@final
+class ExampleWriter:
+    def __new__(cls, spec: str, name: str, *, path: str | None = None, catalog: str | None = None, data_dir: str | None = None) -> Self: ...
+    @property
+    def name(self) -> str: ...
+    def add(self, example: object) -> None: ...
+    def finish(self) -> None: ...
+    def close(self) -> None: ...
+
+def write(
+    spec: str,
+    files: Sequence[ExampleWriter],
+    *,
+    options: dict[str, Any],
+    progress: Callable[[builtins.list[tuple[str, str, int, int | None, bool]]], object] | None,
+    note: Callable[[bool, str], object],
+) -> dict[str, Any]: ...
+def build_code(
+    spec: str,
+    identity: str,
+    sources: Sequence[tuple[int, str]],
+    produce: Callable[[builtins.list[tuple[str, str, str]]], object],
+    *,
+    options: dict[str, Any],
     progress: Callable[[builtins.list[tuple[str, str, int, int | None, bool]]], object] | None,
     note: Callable[[bool, str], object],
 ) -> dict[str, Any]: ...

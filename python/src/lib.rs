@@ -13,9 +13,11 @@
 //! | `examples.rs` | records that come from elsewhere |
 //! | `record_files.rs` | records of ArrayRecord files by index |
 //! | `registry.rs` | list, show, build |
+//! | `writing.rs`, `cells.rs` | builds of examples that Python code gives |
 
 mod arrays;
 mod boundary;
+mod cells;
 mod command;
 mod dataset;
 mod error;
@@ -29,6 +31,7 @@ mod stages;
 mod stream;
 mod transforms;
 mod values;
+mod writing;
 
 use pyo3::prelude::*;
 
@@ -56,6 +59,8 @@ mod _core {
     use crate::stages::Stages;
     #[pymodule_export]
     use crate::stream::Stream;
+    #[pymodule_export]
+    use crate::writing::{Examples, build_code, write};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

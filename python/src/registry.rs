@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prep_catalog::{Catalog, DatasetName, catalog_location};
+use prep_jobs::builder::Builder;
 use prep_jobs::error::{Hinted, find};
 use prep_jobs::monitor::Monitor;
 use prep_jobs::readers::RecipeBuilder;
@@ -98,95 +99,120 @@ pub(crate) fn show<'py>(
     })
 }
 
-/// Builds a dataset. `progress` is called with a list of (stage, unit, done, total, finished); `note` with (is it a warning, text).
-#[pyfunction]
-#[pyo3(signature = (recipe, *, sources, catalog, data_dir, workers, memory, shards, on_error, overwrite, checksum, statistics, dry_run, progress, note))]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "keyword arguments of one Python function"
-)]
-pub(crate) fn build<'py>(
-    py: Python<'py>,
-    recipe: String,
-    sources: Vec<String>,
+/// How a dataset is built, whatever it is made from: a dict with all of these.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct BuildOptions {
     catalog: Option<String>,
     data_dir: Option<String>,
     workers: Option<usize>,
     memory: Option<String>,
     shards: Option<u64>,
-    on_error: &str,
+    on_error: String,
     overwrite: bool,
-    checksum: bool,
     statistics: bool,
     dry_run: bool,
+}
+
+/// Builds a dataset from a recipe. `progress` is called with a list of (stage, unit, done, total, finished); `note` with (is it a warning, text).
+#[pyfunction]
+#[pyo3(signature = (recipe, *, sources, checksum, options, progress, note))]
+pub(crate) fn build<'py>(
+    py: Python<'py>,
+    recipe: &str,
+    sources: Vec<String>,
+    checksum: bool,
+    options: BuildOptions,
     progress: Option<Bound<'py, PyAny>>,
     note: Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
-        let on_error = OnError::parse(on_error)
-            .map_err(|reason| Kind::Invalid.error(format!("`on_error`: {reason}")))?;
-        let memory = match memory.as_deref().map(resources::parse_size).transpose() {
-            Ok(memory) => memory,
-            Err(reason) => return Err(Kind::Invalid.error(format!("`memory`: {reason}"))),
-        };
-        if workers.is_some_and(|workers| !(1..=1024).contains(&workers)) {
-            return Err(Kind::Invalid.error("`workers` is out of range: 1 to 1024"));
-        }
-        if shards.is_some_and(|shards| !(1..=100_000).contains(&shards)) {
-            return Err(Kind::Invalid.error("`shards` is out of range: 1 to 100000"));
-        }
-        let name = recipe.clone();
-        let found = recipe::find(&recipe).map_err(|error| {
+        let found = recipe::find(recipe).map_err(|error| {
             let error = JobError(error);
             match find::<Hinted>(&error.0) {
                 Some(hinted) => with_hint(Kind::NotFound, error.0.to_string(), Some(hinted.hint.clone())),
                 None => Kind::Invalid.error(format!("{:#}", error.0)),
             }
         })?;
-        let mut request = BuildRequest::new(Arc::new(RecipeBuilder::new(found)))
-            .from(sources)
-            .on_error(on_error)
-            .overwrite(overwrite)
-            .check_sums(checksum)
-            .statistics(statistics)
-            .dry_run(dry_run);
-        request.catalog = catalog;
-        request.data_dir = data_dir;
-        request.shards = shards;
-        request.workers = workers.unwrap_or(request.workers);
-        request.memory_bytes = memory.unwrap_or(request.memory_bytes);
-        let monitor = Arc::clone(&request.monitor);
+        let builder = Arc::new(RecipeBuilder::new(found));
+        let ask = |request: BuildRequest| request.from(sources).check_sums(checksum);
+        run_build(py, recipe, builder, &options, progress, &note, ask, || Ok(()))
+    })
+}
 
-        let mut last = Instant::now();
-        let tick = || {
-            tell_notes(&monitor, &note)?;
-            if let Some(progress) = &progress
-                && last.elapsed() >= PROGRESS_INTERVAL
-            {
-                last = Instant::now();
-                tell_progress(&monitor, progress)?;
-            }
-            Ok(())
-        };
-        let work = move || -> Result<_, JobError> {
-            let outcome = prep_jobs::build(request)?;
-            Ok(describe::outcome(&outcome).to_string())
-        };
-        let result = on_thread(py, || monitor.cancel(), true, tick, work);
-        let outcome = result.map_err(|error| {
-            if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-                return PyKeyboardInterrupt::new_err(format!(
-                    "stopped building `{name}`; the same call goes on from here"
-                ));
-            }
-            error
-        })?;
-        tell_notes(&monitor, &note)?;
-        if let Some(progress) = &progress {
+/// Builds a dataset; blocks, and looks for signals meanwhile. `ask` adds to the request, and `serve` is called with the interpreter lock many times a
+/// second.
+#[expect(clippy::too_many_arguments, reason = "what all builds have from Python")]
+pub(crate) fn run_build<'py>(
+    py: Python<'py>,
+    name: &str,
+    builder: Arc<dyn Builder>,
+    options: &BuildOptions,
+    progress: Option<Bound<'py, PyAny>>,
+    note: &Bound<'py, PyAny>,
+    ask: impl FnOnce(BuildRequest) -> BuildRequest,
+    mut serve: impl FnMut() -> PyResult<()>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let on_error = OnError::parse(&options.on_error)
+        .map_err(|reason| Kind::Invalid.error(format!("`on_error`: {reason}")))?;
+    let memory = match options.memory.as_deref().map(resources::parse_size).transpose() {
+        Ok(memory) => memory,
+        Err(reason) => return Err(Kind::Invalid.error(format!("`memory`: {reason}"))),
+    };
+    if options
+        .workers
+        .is_some_and(|workers| !(1..=1024).contains(&workers))
+    {
+        return Err(Kind::Invalid.error("`workers` is out of range: 1 to 1024"));
+    }
+    if options
+        .shards
+        .is_some_and(|shards| !(1..=100_000).contains(&shards))
+    {
+        return Err(Kind::Invalid.error("`shards` is out of range: 1 to 100000"));
+    }
+    let mut request = ask(BuildRequest::new(builder))
+        .on_error(on_error)
+        .overwrite(options.overwrite)
+        .statistics(options.statistics)
+        .dry_run(options.dry_run);
+    request.catalog.clone_from(&options.catalog);
+    request.data_dir.clone_from(&options.data_dir);
+    request.shards = options.shards;
+    request.workers = options.workers.unwrap_or(request.workers);
+    request.memory_bytes = memory.unwrap_or(request.memory_bytes);
+    let monitor = Arc::clone(&request.monitor);
+
+    let mut last = Instant::now();
+    let tick = || {
+        tell_notes(&monitor, note)?;
+        serve()?;
+        if let Some(progress) = &progress
+            && last.elapsed() >= PROGRESS_INTERVAL
+        {
+            last = Instant::now();
             tell_progress(&monitor, progress)?;
         }
-        json(py, &outcome)
-    })
+        Ok(())
+    };
+    let work = move || -> Result<_, JobError> {
+        let outcome = prep_jobs::build(request)?;
+        Ok(describe::outcome(&outcome).to_string())
+    };
+    let result = on_thread(py, || monitor.cancel(), true, tick, work);
+    let outcome = result.map_err(|error| {
+        if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+            return PyKeyboardInterrupt::new_err(format!(
+                "stopped building `{name}`; the same call goes on from here"
+            ));
+        }
+        error
+    })?;
+    tell_notes(&monitor, note)?;
+    if let Some(progress) = &progress {
+        tell_progress(&monitor, progress)?;
+    }
+    json(py, &outcome)
 }
 
 fn tell_notes(monitor: &Monitor, note: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -52,9 +52,9 @@ def started(*words, **options):
             stream.close()
 
 
-def started_as_from_a_terminal(program, **options):
+def started_as_from_a_terminal(program, *arguments, **options):
     """A Python program that Ctrl-C interrupts."""
-    return started(sys.executable, "-c", START, program, **options)
+    return started(sys.executable, "-c", START, program, *arguments, **options)
 
 
 @pytest.fixture
