@@ -25,10 +25,10 @@ class Classifier(nnx.Module):
 class Training:
     """A model, its optimiser, and one compiled step. `traces` counts how often the step was compiled; more than `max_traces` is an error.
 
-    `prepare(images, labels, step)` is compiled with the step and comes first in it. `sharding` says where the model lies, in case of several devices.
+    `sharding` says where the model lies, in case of several devices.
     """
 
-    def __init__(self, seed=0, max_traces=1, prepare=None, sharding=None):
+    def __init__(self, seed=0, max_traces=1, sharding=None):
         self.model = Classifier(nnx.Rngs(seed))
         self.optimizer = nnx.Optimizer(self.model, optax.adam(1e-3), wrt=nnx.Param)
         if sharding is not None:
@@ -37,10 +37,8 @@ class Training:
         self.losses = []
         self.traces = 0
 
-        def train_step(model, optimizer, images, labels, step):
+        def train_step(model, optimizer, images, labels):
             self.traces += 1
-            if prepare is not None:
-                images, labels = prepare(images, labels, step)
 
             def loss(model):
                 return optax.softmax_cross_entropy_with_integer_labels(model(images), labels).mean()
@@ -56,7 +54,7 @@ class Training:
         """Trains until `steps` steps are done in all, and goes on from the last checkpoint, where there is one.
 
         Args:
-            batches: An iterator over dicts with `image` and `label`; the step gets an image as `float32[28, 28, 1]`, or what `prepare` takes.
+            batches: An iterator over dicts with `image`, float32[batch, 28, 28, 1], and `label`.
             checkpoints: Folder for model and iterator. Default: nothing is saved.
             save, restore: Orbax's arguments for the iterator: `grain.PyGrainCheckpointSave`, or `prep.orbax.SaveArgs`; and their counterparts.
             save_every: Steps.
@@ -69,7 +67,7 @@ class Training:
             print(f"goes on after step {self.step}")
         start = time.perf_counter()
         for batch in batches:
-            loss = self._train_step(self.model, self.optimizer, jnp.asarray(batch["image"]), jnp.asarray(batch["label"]), self.step)
+            loss = self._train_step(self.model, self.optimizer, jnp.asarray(batch["image"]), jnp.asarray(batch["label"]))
             self.losses.append(loss)
             self.step += 1
             if self.step % say_every == 0:

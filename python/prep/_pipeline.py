@@ -766,6 +766,9 @@ class DatasetIterator(Iterator[T]):
     In the child of a fork it goes on where it stood, with threads of the child's; so does one that was pickled.
     """
 
+    takes_states_of_all_hosts = True
+    """`set_state` also takes the states of all hosts, to go on with another number of them."""
+
     def __init__(self, dataset: _Base[T], state: State | str | Sequence[State | str] | None = None) -> None:
         self._dataset = dataset
         self._closed = False

@@ -195,6 +195,11 @@ class DeviceIterator(Iterator[Any]):
                     "pass `drop_remainder=True` to the loader, or `check_shapes=False` here"
                 )
 
+    @property
+    def takes_states_of_all_hosts(self) -> bool:
+        """Whether `restore` also takes a list: see `prep.DatasetIterator`."""
+        return getattr(self._iterator, "takes_states_of_all_hosts", False)
+
     def state(self) -> Any:
         """Where the stream stands after the last batch that was handed out: what the iterator's own `state` or `get_state` gave then."""
         if not self._has_state:

@@ -51,13 +51,18 @@ def _restore(directory: Any, iterator: Any) -> None:
         missing = [name for name in (f"process_{index}-of-{count}.json" for index in range(count)) if name not in saved]
         if missing:
             raise StateError(f"{directory} was saved by {count} processes, and `{missing[0]}` is missing")
-        if len({saved[name].read_text() for name, match in found.items() if match}) > 1:
+        texts = [saved[f"process_{index}-of-{count}.json"].read_text() for index in range(count)]
+        if len(set(texts)) > 1 and getattr(iterator, "takes_states_of_all_hosts", False):
+            _states.restore(iterator, texts)
+        elif len(set(texts)) > 1:
             raise StateError(
                 f"{directory} was saved by {count} processes whose states differ, so it goes on with as many only; here `{mine}` is wanted. "
-                "Save at the same step in all processes, from `prep.load`, whose states are those of the stream of all hosts"
+                "Save at the same step in all processes, from `prep.load` or a pipeline, whose states are those of the stream of all hosts"
             )
-        mine = f"process_0-of-{count}.json"
-    _states.restore_json(iterator, saved[mine].read_text(), saved[mine])
+        else:
+            _states.restore_json(iterator, texts[0], directory)
+    else:
+        _states.restore_json(iterator, saved[mine].read_text(), saved[mine])
     if callable(start := getattr(iterator, "start_prefetch", None)):
         start()
 

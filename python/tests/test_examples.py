@@ -87,7 +87,7 @@ def test_the_training_programs_input_is_that_of_the_real_grain(worker_count, pro
         mine.close()
 
 
-@pytest.mark.parametrize(("name", "words"), [("train_grain", ["--workers", "2"]), ("train_native", [])])
+@pytest.mark.parametrize(("name", "words"), [("train_grain", ["--workers", "2"]), ("train_native", []), ("train_native", ["--workers", "2"])])
 def test_training_lowers_the_loss_and_goes_on_exactly(name, words, program, tmp_path, capsys):
     main = program(name).main
     words = ["--batch-size", "16", *words]

@@ -42,6 +42,14 @@ class Keep(prep.grain.MapTransform):
         return {"image": element["image"], "label": element["label"]}
 
 
+def add(element, rng):
+    return {**element, "noise": rng.random()}
+
+
+def pipeline(**options):
+    return prep.MapDataset.load("cifar10", columns=COLUMNS, split="test").shuffle(3).random_map(add, seed=1).batch(8).repeat(2).options(**options)
+
+
 def labels(batches):
     return [np.asarray(batch["label"]).tolist() for batch in batches]
 
@@ -59,7 +67,7 @@ def test_batches_are_those_of_the_loader_on_the_device(size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-@pytest.mark.parametrize("make", [lambda: load(num_epochs=1, split="test"), grain_loader, lambda: grain_loader(worker_count=2)])
+@pytest.mark.parametrize("make", [lambda: load(num_epochs=1, split="test"), grain_loader, lambda: grain_loader(worker_count=2), pipeline])
 def test_the_state_is_that_after_the_batch_handed_out(make, size):
     """Whatever was read ahead: restored at each step, the rest is the same, in a new iterator and in the old one."""
 
@@ -176,6 +184,9 @@ def streams():
         "prep.load": load,
         "prep.grain": lambda: iter(grain_loader()),
         "prep.grain with workers": lambda: iter(grain_loader(worker_count=2)),
+        "a pipeline": lambda: iter(pipeline()),
+        "a pipeline with workers": lambda: iter(pipeline(workers=1)),
+        "a stream": lambda: iter(pipeline().to_iter_dataset(streams=4)),
         "on the device": lambda: prep.jax.prefetch_to_device(load(), 3),
     }
 
@@ -237,6 +248,26 @@ def test_states_of_other_numbers_of_processes_go_on_where_they_agree(tmp_path):
         handler.restore(tmp_path, load())
     files[1].write_text(same)
     assert labels(itertools.islice(handler.restore(tmp_path, load()), 2)) == labels(itertools.islice(loader, 2))
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_pipeline_of_streams_goes_on_from_the_states_of_all_hosts(on_device, tmp_path):
+    dataset = prep.MapDataset.range(96).shuffle(1).to_iter_dataset(streams=4).map(lambda number: {"label": np.array([number])}, name="label")
+    handler = prep.orbax.CheckpointHandler()
+
+    def stream(dataset):
+        return prep.jax.prefetch_to_device(dataset) if on_device else iter(dataset)
+
+    wanted = labels(dataset)
+    for host in range(2):
+        iterator = stream(dataset.shard(host, 2))
+        # Hosts take the streams in turn.
+        assert labels(itertools.islice(iterator, 20)) == wanted[host:40:2]
+        handler.save(tmp_path, iterator)
+        (tmp_path / "process_0-of-1.json").rename(tmp_path / f"process_{host}-of-2.json.new")
+    for host in range(2):
+        (tmp_path / f"process_{host}-of-2.json.new").rename(tmp_path / f"process_{host}-of-2.json")
+    assert labels(handler.restore(tmp_path, stream(dataset))) == wanted[40:]
 
 
 def test_checkpoints_of_grains_handler_go_on_here_and_the_other_way_round(tmp_path):

@@ -1,6 +1,7 @@
 """Ways to leave a stream, for every kind of stream: nothing is left of it, at once. And streams that go on for long."""
 
 import contextlib
+import operator
 import os
 import pathlib
 import signal
@@ -20,7 +21,7 @@ SOAK = os.environ.get("PREP_SOAK") == "1"
 LIMIT = 2 if SOAK else 15
 
 PROGRAM = """
-import gc, multiprocessing, os, pickle, sys, time
+import gc, multiprocessing, os, pathlib, pickle, sys, time
 import numpy as np
 import prep, prep.grain, prep.jax
 
@@ -34,11 +35,20 @@ def grain(**options):
     options = {"read_options": prep.grain.ReadOptions(2, 8)} | options
     return iter(prep.grain.DataLoader(data_source=source, sampler=sampler, operations=[Keep(), prep.grain.Batch(8)], **options))
 
+def keep(element):
+    return {"label": element["label"], "image": element["image"]}
+
+def pipeline():
+    return prep.MapDataset.load("cifar10").shuffle(1).map(keep).batch(8).repeat().options(num_threads=2)
+
 MAKE = {
     "load": lambda: prep.load("cifar10", batch_size=8, seed=1, num_threads=2),
     "one thread": lambda: prep.load("cifar10", batch_size=8, seed=1, num_threads=0),
     "grain": grain,
     "grain, workers": lambda: grain(worker_count=2),
+    "pipeline": lambda: iter(pipeline()),
+    "pipeline, workers": lambda: iter(pipeline().options(workers=2)),
+    "streams": lambda: iter(pipeline().to_iter_dataset(streams=4).window_shuffle(8, seed=2)),
 }
 make = MAKE[sys.argv[1]]
 
@@ -48,8 +58,14 @@ def labels(batch):
 def tasks():
     return sorted(os.listdir("/proc/self/task"))
 
+def shared():
+    # Names in shared memory that this process or a child has mapped.
+    pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+    text = "".join(pathlib.Path(f"/proc/{pid}/maps").read_text() for pid in pids if os.path.exists(f"/proc/{pid}"))
+    return sorted({line.split()[5] for line in text.splitlines() if "/dev/shm/" in line})
+
 def ready():
-    print("ready", flush=True)
+    print("ready", *shared(), flush=True)
 
 def exit():
     global iterator
@@ -72,7 +88,7 @@ def leave():
             break
         del batch
         gc.collect()
-        found = len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
+        found = len(os.listdir("/proc/self/fd")), shared()
         if _ == 0:
             before, threads = found, len(tasks())
     end = time.monotonic() + 10
@@ -140,7 +156,7 @@ if __name__ == "__main__":
     globals()[sys.argv[2]]()
 """
 
-KINDS = ["load", "one thread", "grain", "grain, workers"]
+KINDS = ["load", "one thread", "grain", "grain, workers", "pipeline", "pipeline, workers", "streams"]
 WAYS = ["exit", "fail", "leave", "interrupt", "kill", "fork", "spawn", "pickles", "outlive"]
 
 
@@ -162,13 +178,13 @@ def test_nothing_is_left_whatever_the_way(way, kind, tmp_path):
     program, temporary = tmp_path / "program.py", tmp_path / "temporary"
     program.write_text(PROGRAM)
     temporary.mkdir()
-    shared = set(os.listdir("/dev/shm"))
     start = conftest.START.replace("signal.signal(", "import warnings; warnings.simplefilter('error'); signal.signal(", 1)
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with conftest.started(
         sys.executable, "-c", start, program, kind, way, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
-        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        word, *shared = process.stdout.readline().split() or [None]
+        assert word == "ready", process.stderr.read()
         event = time.monotonic()
         if way == "interrupt":
             # As a terminal does: to all of them.
@@ -184,7 +200,7 @@ def test_nothing_is_left_whatever_the_way(way, kind, tmp_path):
         code, last = expected.get(way, (0, ""))
         assert (process.returncode, (errors.splitlines() or [""])[-1]) == (code, last), errors
         assert errors.count("Traceback") == (way in ("fail", "interrupt")), errors
-    assert list(temporary.iterdir()) == [] and set(os.listdir("/dev/shm")) <= shared
+    assert list(temporary.iterdir()) == [] and not any(map(os.path.exists, shared))
 
 
 def over_numbers(**options):
@@ -197,6 +213,8 @@ STREAMS = {
     "pictures": lambda: prep.load("cifar10", batch_size=2, num_threads=2),
     "grain": over_numbers,
     "grain, workers": lambda: over_numbers(operations=[prep.grain.Batch(2)], worker_count=1),
+    "pipeline": lambda: iter(prep.MapDataset.range(1000).shuffle(1).map(operator.neg).batch(2).repeat()),
+    "pipeline, workers": lambda: iter(prep.MapDataset.range(1000).shuffle(1).map(operator.neg).batch(2).repeat().options(workers=1)),
 }
 
 

@@ -44,6 +44,10 @@ def grain_stream(shard_index, shard_count):
     return prep.grain.DataLoader(data_source=source, sampler=sampler, operations=[prep.grain.Batch(8)])
 
 
+def pipeline(shard_index, shard_count):
+    return prep.MapDataset.load("cifar10", split="test").shuffle(1).batch(8).shard(shard_index, shard_count)
+
+
 def test_the_examples_in_the_documentation_hold(monkeypatch):
     assert doctest.testmod(prep.torch).failed == 0
 
@@ -99,12 +103,10 @@ def test_ranks_and_workers_read_an_epoch_once(num_workers, world_size):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("source", ["name", "function"])
+@pytest.mark.parametrize("source", ["cifar10", grain_stream, pipeline], ids=["name", "prep.grain", "pipeline"])
 def test_a_stateful_loader_goes_on_at_each_step(source, num_workers):
     def make():
-        if source == "function":
-            return prep.torch.loader(grain_stream, num_workers=num_workers)
-        return prep.torch.loader("cifar10", num_workers=num_workers, num_epochs=1, **OPTIONS)
+        return prep.torch.loader(source, num_workers=num_workers, **(dict(OPTIONS, num_epochs=1) if source == "cifar10" else {}))
 
     wanted = names(make())
     for step in (0, 1, 2, len(wanted) // 2, len(wanted) - 1):
