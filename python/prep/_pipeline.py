@@ -367,8 +367,9 @@ class _Base(Generic[T]):
         prefetch_bytes: int | None = None,
         workers: int | None = None,
         start_method: str | None = None,
+        on_error: str | None = None,
     ) -> Self:
-        """Sets how the dataset is iterated. None of these changes the stream.
+        """Sets how the dataset is iterated. None of these changes the stream, but for damaged records that are left out.
 
         Args:
             num_threads: Of Rust, which read, decode, and call functions; 0: the thread that iterates. Default: as many as are needed, up to one per core.
@@ -376,6 +377,7 @@ class _Base(Generic[T]):
             prefetch_bytes: A limit beside that. Default: 256 MiB.
             workers: Processes that Python functions run in. Default 0: they run in the threads, one at a time, as Python has it.
             start_method: `fork`, `spawn` or `forkserver`. Default: as `multiprocessing` has it, `fork` on Linux.
+            on_error: What to do about a record that is damaged: `fail`, `skip` or `skip:MAX`; see `DatasetIterator.damaged`.
         """
         given = {
             "num_threads": num_threads,
@@ -383,6 +385,7 @@ class _Base(Generic[T]):
             "prefetch_bytes": prefetch_bytes,
             "workers": workers,
             "start_method": start_method,
+            "on_error": on_error,
         }
         return self._then(_Stage("same"), **{name: value for name, value in given.items() if value is not None})
 
@@ -837,6 +840,14 @@ class DatasetIterator(Iterator[T]):
     def skip(self, steps: int) -> None:
         """Goes past some elements, or batches: at once in random access; streams are read."""
         self._here().skip(int(steps))
+
+    def metrics(self) -> dict[str, Any]:
+        """What was done so far, and where the time went, stage by stage; `limit` is the stage that limits, `advice` what would help."""
+        return self._here().metrics()
+
+    def damaged(self) -> list[str]:
+        """The records that `on_error` left out between the element before and the last one."""
+        return self._here().damaged()
 
     def start_prefetch(self) -> None:
         """Starts the threads now and not with the first element."""

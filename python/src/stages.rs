@@ -415,6 +415,12 @@ impl Stages {
                     "prefetch" => parsed.prefetch = value.extract()?,
                     "prefetch_bytes" => parsed.prefetch_bytes = value.extract()?,
                     "counts" => parsed.counts = value.extract()?,
+                    "on_error" => {
+                        let text: String = value.extract()?;
+                        parsed.on_damage = text
+                            .parse()
+                            .map_err(<prep_loader::Error as IntoPython>::into_python)?;
+                    }
                     other => return Err(Kind::Internal.error(format!("no option `{other}` is known"))),
                 }
             }

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-use prep_loader::Pipeline;
+use prep_loader::{Pipeline, PipelineMetrics};
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
 
 use crate::boundary::{OfProcess, TICK, guarded, outside, wait};
 use crate::error::Kind;
@@ -126,6 +127,23 @@ impl Stream {
         guarded(|| self.with(py, |pipeline| Ok(pipeline.remaining_steps())))
     }
 
+    /// What was done so far, and where the time went, stage by stage.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        guarded(|| {
+            let metrics = self.with(py, |pipeline| Ok(pipeline.metrics()))?;
+            metrics_dict(py, &metrics)
+        })
+    }
+
+    /// Where the records lie that were left out before the last element.
+    fn damaged(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        guarded(|| {
+            self.with(py, |pipeline| {
+                Ok(pipeline.damaged().iter().map(ToString::to_string).collect())
+            })
+        })
+    }
+
     /// How many outputs each virtual stream has, where that was counted.
     fn counts(&self, py: Python<'_>) -> PyResult<Option<Vec<u64>>> {
         guarded(|| self.with(py, |pipeline| Ok(pipeline.counts().map(<[u64]>::to_vec))))
@@ -170,6 +188,41 @@ impl Stream {
             }
         })
     }
+}
+
+fn metrics_dict<'py>(py: Python<'py>, metrics: &PipelineMetrics) -> PyResult<Bound<'py, PyDict>> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let dict = PyDict::new(py);
+    dict.set_item("elapsed_seconds", metrics.elapsed.as_secs_f64())?;
+    dict.set_item("threads", metrics.threads)?;
+    dict.set_item("prefetch", metrics.prefetch)?;
+    dict.set_item("steps", metrics.steps)?;
+    dict.set_item("bytes", metrics.bytes)?;
+    dict.set_item("skipped", metrics.damaged)?;
+    dict.set_item("room_wait_seconds", metrics.room_wait.as_secs_f64())?;
+    dict.set_item("consumer_wait_seconds", metrics.consumer_wait.as_secs_f64())?;
+    dict.set_item("ready_steps", metrics.ready_steps)?;
+    dict.set_item("merging", metrics.merging)?;
+    dict.set_item("cached_bytes", metrics.cache.map(|cache| cache.cached_bytes))?;
+    dict.set_item("fetched_bytes", metrics.cache.map(|cache| cache.fetched_bytes))?;
+    dict.set_item("retries", metrics.retries)?;
+    let stages = PyList::empty(py);
+    for stage in &metrics.stages {
+        let row = PyDict::new(py);
+        row.set_item("stage", &stage.name)?;
+        row.set_item("busy_seconds", stage.busy.as_secs_f64())?;
+        row.set_item("wait_seconds", stage.wait.as_secs_f64())?;
+        row.set_item("read_seconds", stage.read.as_secs_f64())?;
+        row.set_item("elements", stage.elements)?;
+        row.set_item("bytes", stage.bytes)?;
+        row.set_item("cache_hits", stage.cache_hits)?;
+        row.set_item("cache_misses", stage.cache_misses)?;
+        stages.append(row)?;
+    }
+    dict.set_item("stages", stages)?;
+    dict.set_item("limit", metrics.limit().map_or("consumer", |stage| &stage.name))?;
+    dict.set_item("advice", metrics.advice(cores))?;
+    Ok(dict)
 }
 
 impl Drop for Stream {

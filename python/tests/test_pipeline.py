@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pathlib
 import pickle
+import shutil
 import threading
 import time
 
@@ -322,6 +323,64 @@ def test_hosts_share_and_states_fit_another_number_of_them():
     assert sorted(first[0] + first[1]) == sorted(whole[0])
     state = hosts[0].get_state()
     assert [*map(listed, dataset.batch(8).iter(state))] == whole[1:]
+
+
+def test_where_the_time_of_a_pipeline_goes():
+    iterator = iter(MapDataset.load("cifar10").map(lambda element: {"x": element["image"] * 2}).batch(10))
+    assert len(list(iterator)) == 30
+    metrics = iterator.metrics()
+    assert metrics["steps"] == 30 and metrics["bytes"] == 300 * 32 * 32 * 3 and metrics["advice"]
+    named = {row["stage"].split()[0]: row["elements"] for row in metrics["stages"]}
+    assert named == {"source": 300, "map": 300, "batch": 30}
+
+
+def test_damaged_records_are_left_out_and_named(tmp_path):
+    copy = tmp_path / "catalog"
+    shutil.copytree(os.environ["PREP_CATALOG"], copy)
+    (shard,) = sorted(copy.glob("**/*-train.array_record-*"))[:1]
+    with shard.open("r+b") as file:
+        file.seek(shard.stat().st_size // 2)
+        file.write(b"damage" * 20)
+    dataset = MapDataset.load("cifar10", catalog=copy).map(lambda element: int(element["label"]))
+    with pytest.raises(prep.errors.DamagedError, match="array_record"):
+        list(dataset)
+    iterator = dataset.options(on_error="skip").iter()
+    named = [len(iterator.damaged()) for _ in iterator]
+    named.append(len(iterator.damaged()))
+    assert len(named) - 1 + sum(named) == 300 and sum(named) == iterator.metrics()["skipped"] > 0
+
+
+def test_elements_without_batches_are_made_several_at_a_time():
+    calls = []
+
+    class Table(prep._pipeline._Table):
+        def call(self, function, elements, keys):
+            calls.append(len(elements))
+            return super().call(function, elements, keys)
+
+    def broken(element):
+        if element == 700:
+            raise KeyError(element)
+        return element
+
+    dataset = MapDataset.range(1000).map(broken)
+    stream = dataset._make(Table()).load({"num_threads": 1}, [])
+    assert [stream.next() for _ in range(700)] == [(number,) for number in range(700)]
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            stream.next()
+    assert len(calls) < 350, "chunks grow"
+    stream.skip(1)
+    state = stream.state()
+    assert stream.next() == (701,)
+    assert dataset.iter(state).skip(3) is None
+    again = dataset.iter(state)
+    again.skip(3)
+    assert list(again) == [*range(704, 1000)]
+    # One by one where a number is asked for.
+    calls.clear()
+    stream = dataset._make(Table()).load({"num_threads": 1, "prefetch": 2}, [])
+    assert [stream.next() for _ in range(50)] == [(number,) for number in range(50)] and set(calls) == {1}
 
 
 def test_batches_of_tuples_are_taken_apart():

@@ -1,6 +1,6 @@
 //! The stream of a pipeline: made ahead by threads, delivered in order, dealt to hosts, resumable anywhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ mod tests;
 pub use options::PipelineOptions;
 pub use state::PipelineState;
 
-use random::RandomWork;
+use random::{RandomWork, Steps};
 use state::LaneStand;
 use streaming::{Counts, StreamsWork};
 
@@ -56,6 +56,8 @@ pub struct Pipeline {
     threads: (usize, usize),
     waits: u32,
     failed: bool,
+    /// What a task has given that was not delivered.
+    ahead: VecDeque<Result<Made>>,
     meter: Arc<Meter>,
     delivered: Delivered,
     /// Records left out since the element before the last one.
@@ -177,6 +179,7 @@ impl Pipeline {
             Some(dealt) => plain::loader(dealt, &options, position)?,
             None => None,
         };
+        let is_batched = batching.is_some();
         let work = match plain {
             Some(loader) => Running::Plain(Box::new(loader)),
             None => Running::Random(
@@ -185,6 +188,10 @@ impl Pipeline {
                     dealing,
                     batching,
                     meter: Arc::clone(&meter),
+                    // One by one where their number is asked for, or what was left out belongs to each.
+                    steps: Arc::new(Steps::new(
+                        is_batched || options.prefetch.is_some() || options.on_damage.skips(),
+                    )),
                 },
                 None,
             ),
@@ -306,6 +313,7 @@ impl Pipeline {
             threads,
             waits: 0,
             failed: false,
+            ahead: VecDeque::new(),
             meter,
             delivered: Delivered::default(),
             damaged: Vec::new(),
@@ -403,9 +411,13 @@ impl Pipeline {
                 }))
             }
             Running::Random(work, engine) => {
-                let engine = start(work, engine, limits, threads.0, || position)?;
-                self.delivered.ready += engine.num_ready();
-                take(engine, threads.1, &mut self.waits)
+                if self.ahead.is_empty() {
+                    let engine = start(work, engine, limits, threads.0, || position)?;
+                    self.delivered.ready += engine.num_ready();
+                    let made = take(engine, threads.1, &mut self.waits)?;
+                    self.ahead.extend(made.unwrap_or_default());
+                }
+                self.ahead.pop_front().transpose()
             }
             Running::Streams(work, engine) => {
                 let engine = start(work, engine, limits, threads.0, || work.gather(position, lanes))?;
@@ -422,6 +434,9 @@ impl Pipeline {
     /// Threads that cannot be started.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool> {
         let (limits, threads, position, lanes) = (self.limits, self.threads, self.position, &self.lanes);
+        if !self.ahead.is_empty() {
+            return Ok(true);
+        }
         match &mut self.work {
             Running::Plain(loader) => loader.wait(timeout),
             Running::Random(work, engine) => {
@@ -526,6 +541,7 @@ impl Pipeline {
 
     /// Stops the threads and lets go of what was made ahead. The stream can be gone on with: they start anew.
     pub fn stop(&mut self) {
+        self.ahead.clear();
         match &mut self.work {
             Running::Plain(loader) => loader.stop(),
             Running::Random(_, engine) => *engine = None,
