@@ -63,24 +63,6 @@ class DecodeImage(Native):
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodeRandomResizedCrop(Native):
-    """`DecodeImage`, `RandomResizedCrop` and a horizontal `Flip` in one, which decodes no more than the crop. Random.
-
-    `dct_scaling` decodes large JPEG files at a half, a quarter or an eighth where the crop allows it: faster, and a few levels of 255 off.
-    """
-
-    feature: str
-    size: tuple[int, int]
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    method: str = "bilinear"
-    antialias: bool = True
-    flip: float = 0.5
-    channels: int = 3
-    dct_scaling: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
 class Resize(Native):
     """Height and width `size`: `method` is `nearest`, `bilinear`, `bicubic` or `area`; `antialias` as Pillow, without as OpenCV."""
 
@@ -100,6 +82,18 @@ class RandomResizedCrop(Native):
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     method: str = "bilinear"
     antialias: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeRandomResizedCrop(RandomResizedCrop):
+    """`DecodeImage`, `RandomResizedCrop` and a horizontal `Flip` in one, which decodes no more than the crop. Random.
+
+    `dct_scaling` decodes large JPEG files at a half, a quarter or an eighth where the crop allows it: faster, and a few levels of 255 off.
+    """
+
+    flip: float = 0.5
+    channels: int = 3
+    dct_scaling: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,6 +72,14 @@ fn attached<T>(work: impl FnOnce(Python<'_>) -> Result<T>) -> Result<T> {
     done.unwrap_or_else(|| Err(Error::User("the interpreter is ending".into())))
 }
 
+/// What failed as a whole, for each element: the error for the first, its text for the others.
+fn of_each<T>(count: usize, error: Error) -> Vec<Result<T>> {
+    let text = error.to_string();
+    let mut first = Some(error);
+    let each = || Err(first.take().unwrap_or_else(|| Error::User(text.clone().into())));
+    std::iter::repeat_with(each).take(count).collect()
+}
+
 /// A function in the table of a pipeline.
 #[derive(Debug)]
 pub(crate) struct Function {
@@ -241,12 +249,7 @@ impl Transform for Function {
                 .map(|result| result.map(|result| element(&result)))
                 .collect::<Vec<_>>())
         });
-        made.unwrap_or_else(|error| {
-            let text = error.to_string();
-            let mut first = Some(error);
-            let each = || Err(first.take().unwrap_or_else(|| Error::User(text.clone().into())));
-            std::iter::repeat_with(each).take(count).collect()
-        })
+        made.unwrap_or_else(|error| of_each(count, error))
     }
 }
 
@@ -277,13 +280,7 @@ impl Predicate for Filter {
                 .map(|result| result?.is_truthy().map_err(|error| Raised::boxed(py, error)))
                 .collect::<Vec<_>>())
         });
-        kept.unwrap_or_else(|error| {
-            let text = error.to_string();
-            elements
-                .iter()
-                .map(|_| Err(Error::User(text.clone().into())))
-                .collect()
-        })
+        kept.unwrap_or_else(|error| of_each(elements.len(), error))
     }
 }
 
@@ -420,12 +417,7 @@ impl Source for Sequence {
             });
             Ok(each.collect::<Vec<Result<Element>>>())
         });
-        many.unwrap_or_else(|error| {
-            let text = error.to_string();
-            let mut first = Some(error);
-            let each = || Err(first.take().unwrap_or_else(|| Error::User(text.clone().into())));
-            std::iter::repeat_with(each).take(indices.len()).collect()
-        })
+        many.unwrap_or_else(|error| of_each(indices.len(), error))
     }
 }
 

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use prep_formats::store::CacheCounts;
 use prep_jobs::resources::parse_size;
 use prep_loader::{LoadMetrics, LoadOptions, State};
 use pyo3::prelude::*;
@@ -286,24 +288,43 @@ impl Loader {
 fn metrics_dict<'py>(py: Python<'py>, metrics: &LoadMetrics) -> PyResult<Bound<'py, PyDict>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let dict = PyDict::new(py);
-    dict.set_item("elapsed_seconds", metrics.elapsed.as_secs_f64())?;
     dict.set_item("threads", metrics.threads)?;
     dict.set_item("prefetch", metrics.prefetch)?;
     dict.set_item("batches", metrics.batches)?;
     dict.set_item("rows", metrics.rows)?;
     dict.set_item("bytes", metrics.bytes)?;
     dict.set_item("skipped", metrics.damaged)?;
-    dict.set_item("read_seconds", metrics.read.as_secs_f64())?;
-    dict.set_item("decode_seconds", metrics.decode.as_secs_f64())?;
-    dict.set_item("room_wait_seconds", metrics.room_wait.as_secs_f64())?;
-    dict.set_item("consumer_wait_seconds", metrics.consumer_wait.as_secs_f64())?;
+    set_seconds(
+        &dict,
+        [
+            ("elapsed_seconds", metrics.elapsed),
+            ("read_seconds", metrics.read),
+            ("decode_seconds", metrics.decode),
+            ("room_wait_seconds", metrics.room_wait),
+            ("consumer_wait_seconds", metrics.consumer_wait),
+        ],
+    )?;
     dict.set_item("ready_batches", metrics.ready_batches)?;
-    dict.set_item("cached_bytes", metrics.cache.map(|cache| cache.cached_bytes))?;
-    dict.set_item("fetched_bytes", metrics.cache.map(|cache| cache.fetched_bytes))?;
-    dict.set_item("retries", metrics.retries)?;
+    set_store(&dict, metrics.cache, metrics.retries)?;
     dict.set_item("limit", metrics.limit().to_string())?;
     dict.set_item("advice", metrics.advice(cores))?;
     Ok(dict)
+}
+
+pub(crate) fn set_seconds<const N: usize>(
+    dict: &Bound<'_, PyDict>,
+    times: [(&str, Duration); N],
+) -> PyResult<()> {
+    times
+        .into_iter()
+        .try_for_each(|(name, time)| dict.set_item(name, time.as_secs_f64()))
+}
+
+/// What was read of stores.
+pub(crate) fn set_store(dict: &Bound<'_, PyDict>, cache: Option<CacheCounts>, retries: u64) -> PyResult<()> {
+    dict.set_item("cached_bytes", cache.map(|cache| cache.cached_bytes))?;
+    dict.set_item("fetched_bytes", cache.map(|cache| cache.fetched_bytes))?;
+    dict.set_item("retries", retries)
 }
 
 impl Session {

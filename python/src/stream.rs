@@ -11,6 +11,7 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::boundary::{OfProcess, TICK, guarded, outside, wait};
 use crate::error::Kind;
+use crate::loader::{set_seconds, set_store};
 use crate::values::{Shared, object, sweep};
 
 /// Elements in order. The lock is held while an element is waited for, without the interpreter lock.
@@ -193,26 +194,34 @@ impl Stream {
 fn metrics_dict<'py>(py: Python<'py>, metrics: &PipelineMetrics) -> PyResult<Bound<'py, PyDict>> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let dict = PyDict::new(py);
-    dict.set_item("elapsed_seconds", metrics.elapsed.as_secs_f64())?;
     dict.set_item("threads", metrics.threads)?;
     dict.set_item("prefetch", metrics.prefetch)?;
     dict.set_item("steps", metrics.steps)?;
     dict.set_item("bytes", metrics.bytes)?;
     dict.set_item("skipped", metrics.damaged)?;
-    dict.set_item("room_wait_seconds", metrics.room_wait.as_secs_f64())?;
-    dict.set_item("consumer_wait_seconds", metrics.consumer_wait.as_secs_f64())?;
+    set_seconds(
+        &dict,
+        [
+            ("elapsed_seconds", metrics.elapsed),
+            ("room_wait_seconds", metrics.room_wait),
+            ("consumer_wait_seconds", metrics.consumer_wait),
+        ],
+    )?;
     dict.set_item("ready_steps", metrics.ready_steps)?;
     dict.set_item("merging", metrics.merging)?;
-    dict.set_item("cached_bytes", metrics.cache.map(|cache| cache.cached_bytes))?;
-    dict.set_item("fetched_bytes", metrics.cache.map(|cache| cache.fetched_bytes))?;
-    dict.set_item("retries", metrics.retries)?;
+    set_store(&dict, metrics.cache, metrics.retries)?;
     let stages = PyList::empty(py);
     for stage in &metrics.stages {
         let row = PyDict::new(py);
         row.set_item("stage", &stage.name)?;
-        row.set_item("busy_seconds", stage.busy.as_secs_f64())?;
-        row.set_item("wait_seconds", stage.wait.as_secs_f64())?;
-        row.set_item("read_seconds", stage.read.as_secs_f64())?;
+        set_seconds(
+            &row,
+            [
+                ("busy_seconds", stage.busy),
+                ("wait_seconds", stage.wait),
+                ("read_seconds", stage.read),
+            ],
+        )?;
         row.set_item("elements", stage.elements)?;
         row.set_item("bytes", stage.bytes)?;
         row.set_item("cache_hits", stage.cache_hits)?;

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,17 @@ def catalog(tmp_path_factory):
     outcome = prep.build("cifar10", from_=GOLDEN / "cifar10", checksum=False, catalog=folder)
     assert outcome["status"] == "built"
     return folder
+
+
+@pytest.fixture
+def damaged_catalog(catalog, tmp_path):
+    """A copy of it, with damage in the middle of a shard of `cifar10:train`."""
+    copy = shutil.copytree(catalog, tmp_path / "damaged")
+    shard = min(copy.glob("**/*-train.array_record-*"))
+    with shard.open("r+b") as file:
+        file.seek(shard.stat().st_size // 2)
+        file.write(b"damage" * 20)
+    return copy
 
 
 @pytest.fixture(autouse=True)
