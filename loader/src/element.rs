@@ -10,6 +10,7 @@ use prep_formats::value::DType;
 
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+pub use crate::recycle::Memory;
 
 /// An array of numbers or of byte strings. A clone shares the data.
 ///
@@ -26,11 +27,19 @@ use crate::error::{Error, Result};
 /// assert!(Array::new(DType::Int16, vec![3], vec![0; 5]).is_err());
 /// # Ok::<(), prep_loader::Error>(())
 /// ```
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 pub struct Array {
     dtype: DType,
     shape: Vec<usize>,
     data: Data,
+    /// What the numbers lie in as a whole, where they may go to another array when this is dropped.
+    memory: Option<Arc<Memory>>,
+}
+
+impl PartialEq for Array {
+    fn eq(&self, other: &Self) -> bool {
+        (self.dtype, &self.shape, &self.data) == (other.dtype, &other.shape, &other.data)
+    }
 }
 
 #[derive(Clone, PartialEq)]
@@ -64,6 +73,17 @@ impl Array {
             dtype,
             shape,
             data: Data::Numbers(data),
+            memory: None,
+        })
+    }
+
+    /// An array of numbers over memory that goes back where it came from.
+    pub(crate) fn recycled(dtype: DType, shape: impl Into<Vec<usize>>, memory: Memory) -> Result<Self> {
+        let memory = Arc::new(memory);
+        let array = Self::new(dtype, shape, Bytes::from_owner(Owned(Arc::clone(&memory))))?;
+        Ok(Self {
+            memory: Some(memory),
+            ..array
         })
     }
 
@@ -86,6 +106,7 @@ impl Array {
             dtype: DType::String,
             shape,
             data: Data::Strings(strings),
+            memory: None,
         })
     }
 
@@ -95,6 +116,7 @@ impl Array {
             dtype: DType::String,
             shape: Vec::new(),
             data: Data::Strings([text.into()].into()),
+            memory: None,
         }
     }
 
@@ -106,6 +128,7 @@ impl Array {
             dtype: T::DTYPE,
             shape: Vec::new(),
             data: Data::Numbers(data.into()),
+            memory: None,
         }
     }
 
@@ -152,6 +175,17 @@ impl Array {
         }
     }
 
+    /// The same to write to: as they are where nothing else sees them, else a copy.
+    pub fn into_memory(mut self) -> Memory {
+        let memory = self.memory.take();
+        let data = self.into_bytes();
+        let Some(memory) = memory else {
+            return Vec::from(data).into();
+        };
+        drop(data);
+        Arc::try_unwrap(memory).unwrap_or_else(|shared| shared.to_vec().into())
+    }
+
     /// The byte strings in C order; none for numbers.
     pub fn as_strings(&self) -> &[Bytes] {
         match &self.data {
@@ -187,7 +221,10 @@ impl Array {
     pub fn reshape(self, shape: impl Into<Vec<usize>>) -> Result<Self> {
         let shape = shape.into();
         match self.data {
-            Data::Numbers(data) => Self::new(self.dtype, shape, data),
+            Data::Numbers(data) => Ok(Self {
+                memory: self.memory,
+                ..Self::new(self.dtype, shape, data)?
+            }),
             Data::Strings(strings) => Self::strings(shape, strings),
         }
     }
@@ -220,6 +257,7 @@ impl Array {
             dtype: self.dtype,
             shape,
             data,
+            memory: None,
         })
     }
 
@@ -229,6 +267,15 @@ impl Array {
             Data::Numbers(data) => data.len() as u64,
             Data::Strings(strings) => strings.iter().map(|string| string.len() as u64 + 16).sum(),
         }
+    }
+}
+
+/// Memory that bytes lie in.
+struct Owned(Arc<Memory>);
+
+impl AsRef<[u8]> for Owned {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
 }
 
@@ -739,6 +786,34 @@ impl fmt::Display for ElementSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_taken_out_where_nothing_else_sees_it() {
+        let home = crate::recycle::Recycler::new(100);
+        let array = || {
+            let mut memory = home.take(4);
+            memory.copy_from_slice(&[1, 2, 3, 4]);
+            Array::recycled(DType::UInt8, [2, 2], memory).unwrap()
+        };
+        let alone = array().reshape([4]).unwrap();
+        let place = alone.bytes().unwrap().as_ptr();
+        let memory = alone.into_memory();
+        assert_eq!((memory.as_ptr(), &*memory), (place, &[1, 2, 3, 4][..]));
+        drop(memory);
+        let again = array();
+        assert_eq!(again.bytes().unwrap().as_ptr(), place, "it was used again");
+        let (copy, row) = (again.clone(), again.row(1).unwrap());
+        assert_ne!(again.into_memory().as_ptr(), place);
+        assert_eq!((copy.num_elements(), &**row.bytes().unwrap()), (4, &[3, 4][..]));
+        drop(copy);
+        // A row that is left keeps all of it.
+        assert_ne!(array().bytes().unwrap().as_ptr(), place);
+        assert_eq!(&**row.bytes().unwrap(), &[3, 4]);
+        drop(row);
+        let own = Array::new(DType::UInt8, [3], vec![5, 6, 7]).unwrap();
+        let place = own.bytes().unwrap().as_ptr();
+        assert_eq!(own.into_memory().as_ptr(), place);
+    }
 
     #[test]
     fn arrays_are_checked_and_share_their_data() {

@@ -67,6 +67,7 @@ pub mod order;
 pub mod permutation;
 mod pipeline;
 mod plan;
+mod recycle;
 pub mod split;
 mod stages;
 mod state;

@@ -18,6 +18,7 @@ use crate::dataset::Dataset;
 use crate::element::{Element, ElementSpec};
 use crate::error::{Error, Result};
 use crate::metrics::StageMetrics;
+use crate::stages::records::{Given, Records};
 use crate::stages::{Cursor, Facts, Item, IterStage, Machine, MapStage, Stream, Text};
 
 /// Tasks that are all timed at first.
@@ -243,11 +244,11 @@ fn leave(entered: Entered, elements: u64, bytes: impl FnOnce() -> u64) {
 }
 
 /// Does the work of a stage that gives one element; `given` shows it.
-pub(crate) fn measured<T>(
+pub(crate) fn measured<T, G: Weighed>(
     number: u64,
     name: &str,
     work: impl FnOnce() -> Result<T>,
-    given: impl FnOnce(&T) -> Option<&Element>,
+    given: impl FnOnce(&T) -> Option<&G>,
 ) -> Result<T> {
     let entered = enter(number);
     let _span = span(entered.as_ref(), name);
@@ -255,10 +256,30 @@ pub(crate) fn measured<T>(
     if let Some(entered) = entered {
         let given = made.as_ref().ok().and_then(given);
         leave(entered, u64::from(given.is_some()), || {
-            given.map_or(0, Element::num_bytes)
+            given.map_or(0, Weighed::num_bytes)
         });
     }
     made
+}
+
+/// What stages give.
+pub(crate) trait Weighed {
+    fn num_bytes(&self) -> u64;
+}
+
+impl Weighed for Element {
+    fn num_bytes(&self) -> u64 {
+        self.num_bytes()
+    }
+}
+
+impl Weighed for Given {
+    fn num_bytes(&self) -> u64 {
+        match self {
+            Self::Element(element) => element.num_bytes(),
+            Self::Record { records, .. } => records.bytes_each(),
+        }
+    }
 }
 
 /// A span of a stage, in the tasks that are timed.
@@ -354,6 +375,19 @@ impl<S: MapStage> MapStage for Measured<S> {
         }
     }
 
+    fn get_records(&self, positions: &[u64], used: Option<Records>) -> Option<Records> {
+        let entered = enter(self.number);
+        let _span = span(entered.as_ref(), &self.name);
+        let records = self.stage.get_records(positions, used);
+        if let Some(entered) = entered {
+            let given = records.as_ref();
+            leave(entered, given.map_or(0, |records| records.len() as u64), || {
+                given.map_or(0, |records| records.len() as u64 * records.bytes_each())
+            });
+        }
+        records
+    }
+
     fn describe(&self, text: &mut Text) {
         self.stage.describe(text);
         text.stage(self.number, &self.name);
@@ -400,6 +434,15 @@ struct MeasuredMachine {
 impl Machine for MeasuredMachine {
     fn next(&mut self) -> Item {
         measured(self.number, &self.name, || self.machine.next(), Option::as_ref)
+    }
+
+    fn next_given(&mut self) -> Result<Option<Given>> {
+        measured(
+            self.number,
+            &self.name,
+            || self.machine.next_given(),
+            Option::as_ref,
+        )
     }
 
     fn reach(&self) -> u64 {

@@ -42,9 +42,55 @@ impl TestData {
         data
     }
 
+    /// A split `train` of shards of some records, which have a label and so many tokens.
+    pub(crate) fn of_tokens(shards: &[u64], tokens: impl Fn(u64) -> Vec<i32>) -> Self {
+        let features = Features::new(vec![
+            ("label".to_string(), Feature::Scalar { dtype: DType::Int64 }),
+            ("tokens".to_string(), Feature::tensor(vec![None], DType::Int32)),
+        ]);
+        let data = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        data.write_values(
+            &[("train", shards)],
+            0,
+            "uncompressed",
+            &features.unwrap(),
+            |number| {
+                let tokens = tokens(number);
+                let tokens = Value::Tensor {
+                    dtype: DType::Int32,
+                    shape: vec![tokens.len()],
+                    data: tokens
+                        .iter()
+                        .flat_map(|token| token.to_le_bytes())
+                        .collect::<Vec<u8>>()
+                        .into(),
+                };
+                [("label", Value::Int(number as i64)), ("tokens", tokens)]
+            },
+        );
+        data
+    }
+
     /// Writes another build into the folder.
     pub(crate) fn write(&self, splits: &[(&str, &[u64])], base: u64, options: &str) {
-        let features = features();
+        self.write_values(splits, base, options, &features(), |number| {
+            [
+                ("number", Value::Int(number as i64)),
+                ("text", Value::Bytes(text_of(number).into())),
+            ]
+        });
+    }
+
+    fn write_values(
+        &self,
+        splits: &[(&str, &[u64])],
+        base: u64,
+        options: &str,
+        features: &Features,
+        values: impl Fn(u64) -> [(&'static str, Value); 2],
+    ) {
         for (name, text) in features.to_files() {
             std::fs::write(self.path().join(name), text).unwrap();
         }
@@ -60,11 +106,7 @@ impl TestData {
                 let mut hash = SequenceHash::default();
                 for _ in 0..length {
                     let mut record = Vec::new();
-                    let values = [
-                        ("number", Value::Int(next as i64)),
-                        ("text", Value::Bytes(text_of(next).into())),
-                    ];
-                    encoder.encode(&values, &mut record).unwrap();
+                    encoder.encode(&values(next), &mut record).unwrap();
                     writer.write(&record).unwrap();
                     hash.push(&record);
                     split_bytes += record.len() as u64;

@@ -12,10 +12,10 @@ use std::ops::DerefMut;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use prep_formats::columns::{Batch, Cell, ColumnData, ColumnSpec};
 use prep_formats::value::DType;
-use prep_loader::element::{Array, ElementSpec};
+use prep_loader::element::{Array, ElementSpec, Memory};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -99,7 +99,7 @@ enum Owner {
     /// A column of a batch.
     Batch { _lent: Arc<Lent> },
     /// Memory that nothing else sees.
-    Alone { _memory: BytesMut },
+    Alone { _memory: Memory },
     /// Memory that others read.
     Shared { _memory: Bytes },
 }
@@ -123,22 +123,20 @@ impl Buffer {
     }
 
     /// Over memory of an array: as it is where nothing else sees it; else read only or a copy.
-    fn of_memory(memory: Bytes, read_only: bool) -> Self {
-        let length = memory.len();
+    fn of_array(array: Array, read_only: bool) -> Self {
         if read_only {
+            let memory = array.into_bytes();
             return Self {
                 start: memory.as_ptr().cast_mut(),
-                length,
+                length: memory.len(),
                 is_read_only: true,
                 _owner: Owner::Shared { _memory: memory },
             };
         }
-        let mut memory = memory
-            .try_into_mut()
-            .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        let mut memory = array.into_memory();
         Self {
             start: memory.as_mut_ptr(),
-            length,
+            length: memory.len(),
             is_read_only: false,
             _owner: Owner::Alone { _memory: memory },
         }
@@ -288,7 +286,7 @@ pub(crate) fn numpy_of(py: Python<'_>, value: Array, read_only: bool) -> PyResul
             }
         };
     }
-    let buffer = Bound::new(py, Buffer::of_memory(value.into_bytes(), read_only))?;
+    let buffer = Bound::new(py, Buffer::of_array(value, read_only))?;
     let view = array(py, kind, &shape, &buffer, 0)?;
     scalar(py, view, &shape)
 }

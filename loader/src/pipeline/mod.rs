@@ -15,7 +15,7 @@ use crate::loader::{Loader, MAX_THREADS};
 use crate::map_dataset::MapDataset;
 use crate::meter::{self, Meter};
 use crate::metrics::{Delivered, PipelineMetrics};
-use crate::stages::batch::{self, BatchOptions};
+use crate::stages::batch::{self, BatchOptions, Batcher};
 use crate::stages::map::Mapping;
 use crate::stages::{ENDLESS, Text};
 
@@ -90,7 +90,7 @@ impl Made {
 /// How rows become a batch.
 #[derive(Clone)]
 pub(crate) struct Batching {
-    options: BatchOptions,
+    batcher: Batcher,
     /// Its number among the stages that are measured.
     number: u64,
     /// Applied to whole batches, with their numbers.
@@ -102,7 +102,7 @@ pub(crate) struct Batching {
 impl Batching {
     fn new(options: &BatchOptions, maps: &[Mapping], rows: &ElementSpec) -> Self {
         Self {
-            options: options.clone(),
+            batcher: Batcher::new(options.clone()),
             number: meter::next_number(),
             maps: maps
                 .iter()
@@ -115,7 +115,7 @@ impl Batching {
     fn make(&self, rows: Vec<Element>, position: u64) -> Result<Element> {
         let stacked = || match rows.is_empty() {
             true => Ok(batch::empty(&self.spec)),
-            false => self.options.make(rows, position),
+            false => self.batcher.make(rows, position),
         };
         let batch = meter::measured(self.number, "batch", stacked, |batch| Some(batch))?;
         self.maps.iter().try_fold(batch, |batch, (number, mapping)| {
@@ -125,7 +125,7 @@ impl Batching {
     }
 
     fn describe(&self, text: &mut Text) {
-        self.options.describe_dealt(text);
+        self.batcher.options.describe_dealt(text);
         text.stage_of_line(self.number);
         for (number, mapping) in &self.maps {
             mapping.describe(text);

@@ -3,6 +3,7 @@
 use super::*;
 use crate::order::Order;
 use crate::stages::batch::Stacking;
+use crate::stages::pack::{PackOptions, Packing};
 use crate::testing::{TestData, text_of};
 use crate::transform::function;
 
@@ -264,4 +265,80 @@ fn what_is_made_ahead_is_bounded_by_bytes() {
     };
     assert!(engine.made_ahead() <= 8, "{}", engine.made_ahead());
     assert_eq!(random.count(), 499);
+}
+
+/// What is packed straight out of records is what is packed out of elements: values, meta features, states and errors.
+#[test]
+fn records_are_packed_as_elements_are() {
+    // Varints of one to ten bytes, and records without tokens.
+    let token = |number: u64, at: u64| match at % 50 {
+        49 => -((number + at) as i32),
+        _ => ((number * 7919 + at * 104_729) % (1 << (7 * (at % 5) + 3))) as i32,
+    };
+    let data = TestData::of_tokens(&[30, 0, 33], |number| {
+        (0..number * 37 % 151).map(|at| token(number, at)).collect()
+    });
+    let orders: [fn(MapDataset) -> MapDataset; 5] = [
+        |dataset| dataset,
+        |dataset| dataset.shuffle(3).unwrap(),
+        |dataset| dataset.window_shuffle(8, 3).unwrap(),
+        |dataset| dataset.slice(5, 41, 3).unwrap().repeat(2).unwrap(),
+        |dataset| dataset.shuffle(3).unwrap().repeat_as(2, false).unwrap(),
+    ];
+    for (number, order) in orders.into_iter().enumerate() {
+        for packing in [
+            Packing::ConcatThenSplit,
+            Packing::FirstFit { bins: 3 },
+            Packing::BestFit { bins: 3 },
+        ] {
+            let options = PackOptions::new(packing, [("tokens", 200)]).meta_features(["label"]);
+            let packed = |dataset: MapDataset| {
+                let rows = order(dataset)
+                    .to_iter_over(4)
+                    .unwrap()
+                    .pack(options.clone())
+                    .unwrap();
+                rows.batch(BatchOptions::new(3)).unwrap()
+            };
+            let source = || MapDataset::source(data.open("train")).unwrap();
+            let (straight, through) = (packed(source()), packed(untouched(source())));
+            let all = |dataset: &IterDataset, options: PipelineOptions| {
+                let made = dataset.load(options).unwrap();
+                made.map(Result::unwrap).collect::<Vec<Element>>()
+            };
+            let wanted = all(&through, PipelineOptions::new().num_threads(0));
+            assert!(wanted.len() > 2);
+            for threads in [0, 2] {
+                let options = || PipelineOptions::new().num_threads(threads);
+                assert_eq!(all(&straight, options()), wanted, "{number} {packing:?}");
+                let mut first = straight.load(options()).unwrap();
+                first.next_element().unwrap();
+                let state = first.state();
+                assert_eq!(all(&straight, options().restore([state])), wanted[1..]);
+            }
+        }
+    }
+    // One bit of the tokens of a record.
+    let shard = data.shard("train", 0, 3);
+    let mut bytes = std::fs::read(&shard).unwrap();
+    let needle = b"tokens";
+    let places = bytes.windows(needle.len()).enumerate();
+    let at = places.filter(|(_, window)| window == needle).nth(20).unwrap().0;
+    bytes[at + 20] ^= 1;
+    std::fs::write(&shard, bytes).unwrap();
+    let failed = |dataset: MapDataset| {
+        let options = PackOptions::new(Packing::ConcatThenSplit, [("tokens", 200)]);
+        let rows = dataset.to_iter_over(4).unwrap().pack(options).unwrap();
+        let (mut given, mut rows) = (0, rows.load(PipelineOptions::new()).unwrap());
+        loop {
+            match rows.next_element() {
+                Ok(row) => given += usize::from(row.unwrap().len() == 3),
+                Err(error) => return (given, error.with_causes()),
+            }
+        }
+    };
+    let source = || MapDataset::source(data.open("train")).unwrap();
+    let (given, text) = failed(source());
+    assert_eq!((given, text.clone()), failed(untouched(source())));
+    assert!(text.contains("train.array_record-00000-of-00003"), "{text}");
 }

@@ -9,6 +9,10 @@ use super::{Cursor, ENDLESS, Facts, Item, IterStage, Machine, MapStage, Parent, 
 use crate::element::{Array, Element, ElementSpec, Value};
 use crate::error::{Error, Result};
 use crate::meter;
+use crate::recycle::Recycler;
+
+/// Bytes of the batches that are kept to be filled again.
+const BATCHES_AT_REST: usize = 256 << 20;
 
 /// What a function of the caller's makes of the elements of a batch.
 pub(crate) type Combine = dyn Fn(Vec<Element>) -> Result<Element> + Send + Sync;
@@ -146,21 +150,6 @@ impl BatchOptions {
         }
     }
 
-    /// Makes a batch of at least one element. `position` is for errors.
-    pub(crate) fn make(&self, elements: Vec<Element>, position: u64) -> Result<Element> {
-        let origin = elements.iter().find_map(|element| element.origin().cloned());
-        let name = match &self.stacking {
-            Stacking::Custom(custom) => &*custom.name,
-            _ => "batch",
-        };
-        let mut batch = guarded(name, position, origin.as_ref(), || match &self.stacking {
-            Stacking::Custom(custom) => (custom.combine)(elements),
-            stacking => stack(&elements, stacking),
-        })?;
-        batch.set_origin(origin);
-        Ok(batch)
-    }
-
     pub(crate) fn describe(&self, text: &mut Text) {
         text.line(format!(
             "batch size={} drop_remainder={} stacking={}",
@@ -173,6 +162,37 @@ impl BatchOptions {
     /// The line of a batch that is dealt to hosts: its size is not said.
     pub(crate) fn describe_dealt(&self, text: &mut Text) {
         text.line(format!("batch stacking={}", self.stacking.name()));
+    }
+}
+
+/// Makes batches; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Batcher {
+    pub(crate) options: BatchOptions,
+    buffers: Arc<Recycler>,
+}
+
+impl Batcher {
+    pub(crate) fn new(options: BatchOptions) -> Self {
+        Self {
+            options,
+            buffers: Recycler::new(BATCHES_AT_REST),
+        }
+    }
+
+    /// Makes a batch of at least one element. `position` is for errors.
+    pub(crate) fn make(&self, elements: Vec<Element>, position: u64) -> Result<Element> {
+        let origin = elements.iter().find_map(|element| element.origin().cloned());
+        let name = match &self.options.stacking {
+            Stacking::Custom(custom) => &*custom.name,
+            _ => "batch",
+        };
+        let mut batch = guarded(name, position, origin.as_ref(), || match &self.options.stacking {
+            Stacking::Custom(custom) => (custom.combine)(elements),
+            stacking => stack(&elements, stacking, &self.buffers),
+        })?;
+        batch.set_origin(origin);
+        Ok(batch)
     }
 }
 
@@ -202,11 +222,11 @@ pub(crate) fn empty(spec: &ElementSpec) -> Element {
 /// # Errors
 /// Values of different names, types or shapes.
 pub fn stack_elements(elements: &[Element]) -> Result<Element> {
-    stack(elements, &Stacking::Equal)
+    stack(elements, &Stacking::Equal, &Recycler::new(0))
 }
 
 /// Stacks the values of each name.
-fn stack(elements: &[Element], stacking: &Stacking) -> Result<Element> {
+fn stack(elements: &[Element], stacking: &Stacking, buffers: &Arc<Recycler>) -> Result<Element> {
     let Some(first) = elements.first() else {
         return Ok(Element::new());
     };
@@ -221,7 +241,7 @@ fn stack(elements: &[Element], stacking: &Stacking) -> Result<Element> {
             };
             values.push(value);
         }
-        let stacked = stack_values(&values, stacking).map_err(|error| match error {
+        let stacked = stack_values(&values, stacking, buffers).map_err(|error| match error {
             Error::Element(reason) => Error::Element(format!("`{name}`: {reason}")),
             other => other,
         })?;
@@ -238,7 +258,7 @@ fn stack(elements: &[Element], stacking: &Stacking) -> Result<Element> {
     Ok(batch)
 }
 
-fn stack_values(values: &[&Value], stacking: &Stacking) -> Result<Value> {
+fn stack_values(values: &[&Value], stacking: &Stacking, buffers: &Arc<Recycler>) -> Result<Value> {
     let arrays: Option<Vec<&Array>> = values.iter().map(|value| value.as_array()).collect();
     let list = || Value::List(values.iter().map(|&value| value.clone()).collect());
     // What is missing or nested has no shape to stack.
@@ -253,7 +273,7 @@ fn stack_values(values: &[&Value], stacking: &Stacking) -> Result<Value> {
         )));
     }
     let Some(odd) = arrays.iter().find(|array| array.shape() != shape) else {
-        return stack_equal(&arrays).map(Value::Array);
+        return stack_equal(&arrays, buffers).map(Value::Array);
     };
     match stacking {
         Stacking::Ragged => Ok(list()),
@@ -268,7 +288,7 @@ fn stack_values(values: &[&Value], stacking: &Stacking) -> Result<Value> {
     }
 }
 
-fn stack_equal(arrays: &[&Array]) -> Result<Array> {
+fn stack_equal(arrays: &[&Array], buffers: &Arc<Recycler>) -> Result<Array> {
     let mut shape = vec![arrays.len()];
     shape.extend_from_slice(arrays[0].shape());
     if arrays[0].dtype() == DType::String {
@@ -280,11 +300,13 @@ fn stack_equal(arrays: &[&Array]) -> Result<Array> {
         return Array::strings(shape, strings);
     }
     let row = arrays[0].bytes().map_or(0, Bytes::len);
-    let mut data = Vec::with_capacity(row.saturating_mul(arrays.len()));
-    for bytes in arrays.iter().filter_map(|array| array.bytes()) {
-        data.extend_from_slice(bytes);
+    let mut data = buffers.take(row.saturating_mul(arrays.len()));
+    if row > 0 {
+        for (out, array) in data.chunks_exact_mut(row).zip(arrays) {
+            out.copy_from_slice(array.bytes().map_or(&[], |bytes| bytes));
+        }
     }
-    Array::new(arrays[0].dtype(), shape, data)
+    Array::recycled(arrays[0].dtype(), shape, data)
 }
 
 /// Pads arrays of one rank to the largest size in each dimension, and stacks them.
@@ -350,7 +372,7 @@ fn runs(shape: &[usize], outer: &[usize], mut visit: impl FnMut(usize, usize)) {
 /// Batches of random access, inside an epoch each.
 pub(crate) struct BatchMapStage {
     parent: Arc<dyn MapStage>,
-    options: BatchOptions,
+    batcher: Batcher,
     facts: Facts,
 }
 
@@ -371,7 +393,7 @@ impl BatchMapStage {
                 ..facts.clone()
             },
             parent,
-            options,
+            batcher: Batcher::new(options),
         })
     }
 }
@@ -385,29 +407,29 @@ impl MapStage for BatchMapStage {
         let (own, rows) = (self.facts.length.max(1), self.parent.facts().length);
         for &position in positions {
             let (epoch, number) = (position / own, position % own);
-            let start = number.saturating_mul(self.options.size);
-            let end = rows.min(start.saturating_add(self.options.size));
+            let start = number.saturating_mul(self.batcher.options.size);
+            let end = rows.min(start.saturating_add(self.batcher.options.size));
             let wanted: Vec<u64> = (start..end).map(|offset| epoch * rows + offset).collect();
             let mut got = Vec::with_capacity(wanted.len());
             self.parent.get_many(&wanted, &mut got);
             items.push(meter::kept(got).and_then(|elements| match elements.is_empty() {
                 // All of its records are damaged.
                 true => Ok(None),
-                false => self.options.make(elements, position).map(Some),
+                false => self.batcher.make(elements, position).map(Some),
             }));
         }
     }
 
     fn describe(&self, text: &mut Text) {
         self.parent.describe(text);
-        self.options.describe(text);
+        self.batcher.options.describe(text);
     }
 }
 
 /// Batches of each virtual stream.
 pub(crate) struct BatchIterStage {
     parent: Parent,
-    options: BatchOptions,
+    batcher: Batcher,
     spec: ElementSpec,
 }
 
@@ -417,7 +439,7 @@ impl BatchIterStage {
         Ok(Self {
             spec: options.spec(parent.spec()),
             parent,
-            options,
+            batcher: Batcher::new(options),
         })
     }
 }
@@ -434,11 +456,11 @@ impl IterStage for BatchIterStage {
     fn length(&self, stream: &Stream) -> Option<u64> {
         self.parent
             .length(stream)
-            .map(|length| self.options.batches(length))
+            .map(|length| self.batcher.options.batches(length))
     }
 
     fn at(&self, stream: &Stream, given: u64, cursor: &mut Vec<u64>) -> Option<u64> {
-        let taken = given.saturating_mul(self.options.size);
+        let taken = given.saturating_mul(self.batcher.options.size);
         let reach = self
             .parent
             .at(stream, taken.min(self.parent.length(stream)?), cursor)?;
@@ -451,7 +473,7 @@ impl IterStage for BatchIterStage {
         let number = stream.next_number(cursor)?;
         Ok(Box::new(BatchMachine {
             parent,
-            options: self.options.clone(),
+            batcher: self.batcher.clone(),
             stream,
             number,
         }))
@@ -459,14 +481,14 @@ impl IterStage for BatchIterStage {
 
     fn describe(&self, text: &mut Text) {
         self.parent.describe(text);
-        self.options.describe(text);
+        self.batcher.options.describe(text);
     }
 }
 
 /// Between two batches nothing is held.
 struct BatchMachine {
     parent: Box<dyn Machine>,
-    options: BatchOptions,
+    batcher: Batcher,
     stream: Stream,
     number: u64,
 }
@@ -474,16 +496,16 @@ struct BatchMachine {
 impl Machine for BatchMachine {
     fn next(&mut self) -> Item {
         let mut elements = Vec::new();
-        while (elements.len() as u64) < self.options.size {
+        while (elements.len() as u64) < self.batcher.options.size {
             match self.parent.next()? {
                 Some(element) => elements.push(element),
-                None if elements.is_empty() || self.options.drop_remainder => return Ok(None),
+                None if elements.is_empty() || self.batcher.options.drop_remainder => return Ok(None),
                 None => break,
             }
         }
         let position = self.stream.position(self.number);
         self.number += 1;
-        self.options.make(elements, position).map(Some)
+        self.batcher.make(elements, position).map(Some)
     }
 
     fn reach(&self) -> u64 {
@@ -541,6 +563,10 @@ mod tests {
 
     fn element(values: &[i32]) -> Element {
         Element::from_iter([("x", Array::of(values).unwrap())])
+    }
+
+    fn stack(elements: &[Element], stacking: &Stacking) -> Result<Element> {
+        super::stack(elements, stacking, &Recycler::new(0))
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub(crate) mod interleave;
 pub(crate) mod map;
 pub(crate) mod mix;
 pub(crate) mod pack;
+pub(crate) mod records;
 pub(crate) mod repeat;
 pub(crate) mod shuffle;
 pub(crate) mod slice;
@@ -32,6 +33,8 @@ pub(crate) mod source;
 pub(crate) mod streams;
 pub(crate) mod window_shuffle;
 pub(crate) mod zip;
+
+use records::{Given, Records};
 
 /// The length of what has no end.
 pub(crate) const ENDLESS: u64 = MAX_POSITION;
@@ -46,6 +49,12 @@ pub(crate) trait MapStage: Send + Sync {
 
     /// Appends the elements of positions below 2^63, in the order given. Position `p` is offset `p mod length` of epoch `p div length`.
     fn get_many(&self, positions: &[u64], items: &mut Vec<Item>);
+
+    /// The records at positions below 2^63 as columns, where the elements are records of a dataset in some order. `None` where they are something
+    /// else, and where one cannot be read, which [`get_many`](Self::get_many) then tells. `used` is what an earlier call gave: its memory is used again.
+    fn get_records(&self, _positions: &[u64], _used: Option<Records>) -> Option<Records> {
+        None
+    }
 
     /// Writes itself, after its parents.
     fn describe(&self, text: &mut Text);
@@ -110,6 +119,11 @@ pub(crate) type Parent = Arc<dyn IterStage>;
 pub(crate) trait Machine: Send {
     /// The next element. `None`: the stream has ended. After an error it is left alone and opened again.
     fn next(&mut self) -> Item;
+
+    /// As [`next`](Self::next), for a stage that has no need of an element.
+    fn next_given(&mut self) -> Result<Option<Given>> {
+        Ok(self.next()?.map(Given::Element))
+    }
 
     /// Positions that were taken, at most: of the random access of all its sources, the offset after the last; behind a mixture of streams, of
     /// that mixture.

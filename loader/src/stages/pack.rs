@@ -3,14 +3,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use prep_formats::columns::ColumnSpec;
 use prep_formats::value::DType;
 
-use super::{Clean, Cursor, Item, IterStage, Machine, Parent, Stream, Text, guarded, replay};
+use super::records::{Given, Numbers};
+use super::{Clean, Cursor, Item, IterStage, Machine, Parent, Stream, Text, replay};
 use crate::element::{Array, Element, ElementSpec, Origin, Value};
 use crate::error::{Error, Result};
 use crate::permutation::Permutation;
+use crate::recycle::{Memory, Recycler};
+
+/// Bytes of the rows of all streams that are kept to be filled again.
+const ROWS_AT_REST: usize = 32 << 20;
 
 /// Which row a sequence is put into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +123,7 @@ struct Plan {
     meta: Vec<Arc<str>>,
     /// The numbers from 0 to the longest row, as bytes.
     counting: Vec<u8>,
+    buffers: Arc<Recycler>,
 }
 
 /// Packs each virtual stream.
@@ -148,7 +153,10 @@ impl PackStage {
             let step = inner
                 .iter()
                 .try_fold(found.dtype.num_bytes(), |step, &size| step.checked_mul(size))
-                .filter(|step| step.checked_mul(*length).is_some())
+                .filter(|step| {
+                    let bytes = step.checked_mul(*length);
+                    bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok())
+                })
                 .ok_or_else(|| Error::Options(format!("a row of `{name}` is larger than memory can hold")))?;
             let mut shape = vec![Some(*length as u64)];
             shape.extend(inner.iter().map(|&size| Some(size as u64)));
@@ -193,6 +201,7 @@ impl PackStage {
                     .map(|name| (&**name).into())
                     .collect(),
                 counting: (0..longest as u32).flat_map(u32::to_le_bytes).collect(),
+                buffers: Recycler::new(ROWS_AT_REST),
                 options,
                 fields,
             }),
@@ -282,20 +291,21 @@ struct Row {
     origin: Option<Origin>,
 }
 
-/// The buffers of one packed value in a row, whole and zero from the beginning.
+/// The buffers of one packed value in a row, whole from the beginning and filled up to what is used.
 struct Column {
-    data: Vec<u8>,
-    segment_ids: Vec<u8>,
-    positions: Vec<u8>,
+    data: Memory,
+    segment_ids: Memory,
+    positions: Memory,
+    /// Steps.
     used: usize,
 }
 
 impl Row {
     fn new(plan: &Plan) -> Self {
         let column = |field: &Field| Column {
-            data: vec![0; field.length * field.step],
-            segment_ids: vec![0; field.length * 4],
-            positions: vec![0; field.length * 4],
+            data: plan.buffers.take(field.length * field.step),
+            segment_ids: plan.buffers.take(field.length * 4),
+            positions: plan.buffers.take(field.length * 4),
             used: 0,
         };
         Self {
@@ -316,43 +326,49 @@ impl Row {
     }
 
     /// Copies steps `start..end` of each value.
-    fn put(&mut self, sequence: &Sequence, plan: &Plan, range: impl Fn(usize) -> (usize, usize)) {
+    fn put(
+        &mut self,
+        sequence: &Sequence,
+        plan: &Plan,
+        range: impl Fn(usize) -> (usize, usize),
+    ) -> Result<()> {
         self.segments += 1;
         if self.origin.is_none() {
-            self.origin.clone_from(&sequence.origin);
+            self.origin = sequence.given.origin();
         }
         let id = self.segments.to_le_bytes();
         for (number, (column, field)) in self.columns.iter_mut().zip(&plan.fields).enumerate() {
             let (start, end) = range(number);
             let (at, steps) = (column.used, end - start);
+            let data = field.numbers(&sequence.given)?.data;
             column.data[at * field.step..][..steps * field.step]
-                .copy_from_slice(&sequence.data[number][start * field.step..end * field.step]);
-            for place in column.segment_ids[at * 4..][..steps * 4].as_chunks_mut::<4>().0 {
-                *place = id;
-            }
+                .copy_from_slice(&data[start * field.step..end * field.step]);
+            column.segment_ids.as_chunks_mut::<4>().0[at..][..steps].fill(id);
             column.positions[at * 4..][..steps * 4].copy_from_slice(&plan.counting[..steps * 4]);
             column.used += steps;
         }
         for (values, value) in self.meta.iter_mut().zip(&sequence.meta) {
             values.push(value.clone());
         }
+        Ok(())
     }
 
     fn finish(self, plan: &Plan) -> Result<Element> {
         let mut element = Element::new();
         element.set_origin(self.origin);
-        for (column, field) in self.columns.into_iter().zip(&plan.fields) {
+        for (mut column, field) in self.columns.into_iter().zip(&plan.fields) {
+            column.data[column.used * field.step..].fill(0);
             let mut shape = vec![field.length];
             shape.extend_from_slice(&field.inner);
-            element.set(
-                Arc::clone(&field.name),
-                Array::new(field.dtype, shape, column.data)?,
-            );
-            for (name, data) in [
+            let values = Array::recycled(field.dtype, shape, column.data)?;
+            element.set(Arc::clone(&field.name), values);
+            for (name, mut numbers) in [
                 (&field.segment_ids, column.segment_ids),
                 (&field.positions, column.positions),
             ] {
-                element.set(Arc::clone(name), Array::new(DType::Int32, [field.length], data)?);
+                numbers[column.used * 4..].fill(0);
+                let numbers = Array::recycled(DType::Int32, [field.length], numbers)?;
+                element.set(Arc::clone(name), numbers);
             }
         }
         for (name, values) in plan.meta.iter().zip(self.meta) {
@@ -362,71 +378,61 @@ impl Row {
     }
 }
 
+impl Field {
+    /// The numbers of an element that are packed.
+    fn numbers<'a>(&self, given: &'a Given) -> Result<Numbers<'a>> {
+        let numbers = given.numbers(&self.name)?;
+        let inner = |numbers: &Numbers<'_>| numbers.shape.get(1..).unwrap_or_default() == self.inner;
+        match numbers {
+            Some(numbers) if numbers.dtype == self.dtype && inner(&numbers) => Ok(numbers),
+            numbers => Err(Error::Element(format!(
+                "`{}` is {}, wanted {} of any length and then {:?}",
+                self.name,
+                numbers.map_or("byte strings".to_string(), |found| format!(
+                    "{} {:?}",
+                    found.dtype, found.shape
+                )),
+                self.dtype,
+                self.inner
+            ))),
+        }
+    }
+}
+
 /// What is packed of an element.
 struct Sequence {
-    data: Vec<Bytes>,
+    given: Given,
+    /// Steps of each packed value.
     lengths: Vec<usize>,
     meta: Vec<Value>,
-    origin: Option<Origin>,
 }
 
 impl Sequence {
-    fn of(element: &Element, plan: &Plan) -> Result<Self> {
-        let (mut data, mut lengths) = (Vec::new(), Vec::new());
-        for field in &plan.fields {
-            let array = element.array(&field.name)?;
-            let (length, inner) = match array.shape().split_first() {
-                Some((&length, inner)) => (length, inner),
-                None => (1, &[][..]),
-            };
-            let bytes = array
-                .bytes()
-                .filter(|_| array.dtype() == field.dtype && inner == field.inner);
-            let Some(bytes) = bytes else {
-                return Err(Error::Element(format!(
-                    "`{}` is {} {:?}, wanted {} of any length and then {:?}",
-                    field.name,
-                    array.dtype(),
-                    array.shape(),
-                    field.dtype,
-                    field.inner
-                )));
-            };
-            data.push(bytes.clone());
-            lengths.push(length);
-        }
-        let meta = plan
-            .meta
-            .iter()
-            .map(|name| element.get(name).cloned().ok_or_else(|| element.no_value(name)));
-        Ok(Self {
-            meta: meta.collect::<Result<_>>()?,
-            data,
-            lengths,
-            origin: element.origin().cloned(),
-        })
-    }
-
-    /// That it can be packed at all.
-    fn check(&self, plan: &Plan) -> Result<()> {
+    /// The lengths and the meta features of an element that can be packed.
+    fn of(given: &Given, plan: &Plan) -> Result<(Vec<usize>, Vec<Value>)> {
+        let length = |field: &Field| Ok(field.numbers(given)?.shape.first().copied().unwrap_or(1));
+        let lengths: Vec<usize> = plan.fields.iter().map(length).collect::<Result<_>>()?;
+        let meta = plan.meta.iter().map(|name| given.value(name));
+        let meta = meta.collect::<Result<_>>()?;
         if plan.options.packing == Packing::ConcatThenSplit {
-            return match self.lengths.iter().find(|&&length| length != self.lengths[0]) {
-                Some(odd) => Err(Error::Element(format!(
-                    "values that are split together have {} and {odd} steps, wanted equal lengths",
-                    self.lengths[0]
-                ))),
-                None => Ok(()),
-            };
-        }
-        for (field, &length) in plan.fields.iter().zip(&self.lengths) {
-            if length > field.length {
+            if let Some(odd) = lengths.iter().find(|&&length| length != lengths[0]) {
                 return Err(Error::Element(format!(
-                    "`{}` has {length} steps and rows have {}: cut it before, or pack with concat-then-split",
-                    field.name, field.length
+                    "values that are split together have {} and {odd} steps, wanted equal lengths",
+                    lengths[0]
                 )));
             }
+        } else if let Some((field, length)) = plan
+            .fields
+            .iter()
+            .zip(&lengths)
+            .find(|(field, length)| **length > field.length)
+        {
+            return Err(Error::Element(format!(
+                "`{}` has {length} steps and rows have {}: cut it before, or pack with concat-then-split",
+                field.name, field.length
+            )));
         }
-        Ok(())
+        Ok((lengths, meta))
     }
 }
 
@@ -455,18 +461,17 @@ impl PackMachine {
         }
         self.begins.0.clear();
         self.parent.save(&mut self.begins.0);
-        let Some(element) = self.parent.next()? else {
+        let Some(given) = self.parent.next_given()? else {
             self.ended = true;
             return Ok(None);
         };
-        let origin = element.origin().cloned();
-        let plan = &self.plan;
-        let sequence = guarded("pack", self.stream.position(self.number), origin.as_ref(), || {
-            let sequence = Sequence::of(&element, plan)?;
-            sequence.check(plan)?;
-            Ok(sequence)
-        })?;
-        Ok(Some(sequence))
+        match Sequence::of(&given, &self.plan) {
+            Ok((lengths, meta)) => Ok(Some(Sequence { given, lengths, meta })),
+            Err(error) => {
+                let position = self.stream.position(self.number);
+                Err(error.at_stage("pack", position, given.origin().as_ref()))
+            }
+        }
     }
 
     /// Fills rows until a sequence does not fit, or the stream ends.
@@ -493,7 +498,7 @@ impl PackMachine {
                     break;
                 }
             };
-            rows[at].put(&sequence, plan, |number| (0, sequence.lengths[number]));
+            rows[at].put(&sequence, plan, |number| (0, sequence.lengths[number]))?;
         }
         Ok(rows)
     }
@@ -513,7 +518,7 @@ impl PackMachine {
             let end = sequence.lengths[0].min(start + (length - used));
             if start < end {
                 row.get_or_insert_with(|| Row::new(&self.plan))
-                    .put(&sequence, &self.plan, |_| (start, end));
+                    .put(&sequence, &self.plan, |_| (start, end))?;
                 used += end - start;
             }
             if end < sequence.lengths[0] {

@@ -1,7 +1,9 @@
 //! Epochs one after the other.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::records::Records;
 use super::{ENDLESS, Facts, Item, MapStage, Text};
 use crate::error::{Error, Result};
 
@@ -47,6 +49,14 @@ impl RepeatStage {
             facts,
         })
     }
+
+    fn in_parent<'a>(&self, positions: &'a [u64]) -> Cow<'a, [u64]> {
+        if self.reseed_each_epoch {
+            return positions.into();
+        }
+        let length = self.parent.facts().length.max(1);
+        positions.iter().map(|position| position % length).collect()
+    }
 }
 
 impl MapStage for RepeatStage {
@@ -55,12 +65,11 @@ impl MapStage for RepeatStage {
     }
 
     fn get_many(&self, positions: &[u64], items: &mut Vec<Item>) {
-        if self.reseed_each_epoch {
-            return self.parent.get_many(positions, items);
-        }
-        let length = self.parent.facts().length.max(1);
-        let positions: Vec<u64> = positions.iter().map(|position| position % length).collect();
-        self.parent.get_many(&positions, items);
+        self.parent.get_many(&self.in_parent(positions), items);
+    }
+
+    fn get_records(&self, positions: &[u64], used: Option<Records>) -> Option<Records> {
+        self.parent.get_records(&self.in_parent(positions), used)
     }
 
     fn describe(&self, text: &mut Text) {

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use super::records::Records;
 use super::{ENDLESS, Facts, Item, MapStage, Text};
 use crate::error::{Error, Result};
 use crate::order::{EpochOrder, Order, Sequence};
@@ -29,6 +30,29 @@ impl ShuffleStage {
             facts,
         })
     }
+
+    fn in_parent(&self, positions: &[u64]) -> Vec<u64> {
+        thread_local! {
+            /// The order of the last epoch, and whose it is.
+            static LAST: RefCell<Option<(Sequence, EpochOrder)>> = const { RefCell::new(None) };
+        }
+        let length = self.facts.length.max(1);
+        LAST.with_borrow_mut(|last| {
+            positions
+                .iter()
+                .map(|&position| {
+                    let epoch = position / length;
+                    let order = match last {
+                        Some((sequence, order)) if *sequence == self.sequence && order.epoch() == epoch => {
+                            order
+                        }
+                        _ => &mut last.insert((self.sequence.clone(), self.sequence.epoch(epoch))).1,
+                    };
+                    epoch * length + order.index(position % length)
+                })
+                .collect()
+        })
+    }
 }
 
 /// The facts of a shuffle of a stage that has an end.
@@ -50,27 +74,11 @@ impl MapStage for ShuffleStage {
     }
 
     fn get_many(&self, positions: &[u64], items: &mut Vec<Item>) {
-        thread_local! {
-            /// The order of the last epoch, and whose it is.
-            static LAST: RefCell<Option<(Sequence, EpochOrder)>> = const { RefCell::new(None) };
-        }
-        let length = self.facts.length.max(1);
-        let shuffled: Vec<u64> = LAST.with_borrow_mut(|last| {
-            positions
-                .iter()
-                .map(|&position| {
-                    let epoch = position / length;
-                    let order = match last {
-                        Some((sequence, order)) if *sequence == self.sequence && order.epoch() == epoch => {
-                            order
-                        }
-                        _ => &mut last.insert((self.sequence.clone(), self.sequence.epoch(epoch))).1,
-                    };
-                    epoch * length + order.index(position % length)
-                })
-                .collect()
-        });
-        self.parent.get_many(&shuffled, items);
+        self.parent.get_many(&self.in_parent(positions), items);
+    }
+
+    fn get_records(&self, positions: &[u64], used: Option<Records>) -> Option<Records> {
+        self.parent.get_records(&self.in_parent(positions), used)
     }
 
     fn describe(&self, text: &mut Text) {
@@ -103,6 +111,28 @@ impl WindowedShuffleStage {
             parent,
             facts,
         })
+    }
+
+    fn in_parent(&self, positions: &[u64]) -> Vec<u64> {
+        let length = self.facts.length.max(1);
+        let full = length / self.windows.window;
+        let mut outer: Option<(u64, Permutation)> = None;
+        let mut inner = None;
+        positions
+            .iter()
+            .map(|&position| {
+                let epoch = position / length;
+                let outer = match &outer {
+                    Some((own, outer)) if *own == epoch => outer,
+                    _ => {
+                        &outer
+                            .insert((epoch, Permutation::new(self.windows.seed, epoch, full)))
+                            .1
+                    }
+                };
+                epoch * length + self.windows.index(epoch, position % length, outer, &mut inner)
+            })
+            .collect()
     }
 }
 
@@ -148,26 +178,11 @@ impl MapStage for WindowedShuffleStage {
     }
 
     fn get_many(&self, positions: &[u64], items: &mut Vec<Item>) {
-        let length = self.facts.length.max(1);
-        let full = length / self.windows.window;
-        let mut outer: Option<(u64, Permutation)> = None;
-        let mut inner = None;
-        let shuffled: Vec<u64> = positions
-            .iter()
-            .map(|&position| {
-                let epoch = position / length;
-                let outer = match &outer {
-                    Some((own, outer)) if *own == epoch => outer,
-                    _ => {
-                        &outer
-                            .insert((epoch, Permutation::new(self.windows.seed, epoch, full)))
-                            .1
-                    }
-                };
-                epoch * length + self.windows.index(epoch, position % length, outer, &mut inner)
-            })
-            .collect();
-        self.parent.get_many(&shuffled, items);
+        self.parent.get_many(&self.in_parent(positions), items);
+    }
+
+    fn get_records(&self, positions: &[u64], used: Option<Records>) -> Option<Records> {
+        self.parent.get_records(&self.in_parent(positions), used)
     }
 
     fn describe(&self, text: &mut Text) {

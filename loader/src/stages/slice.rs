@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::records::Records;
 use super::{ENDLESS, Facts, Item, MapStage, Text};
 use crate::error::{Error, Result};
 
@@ -41,6 +42,12 @@ impl SliceStage {
             facts,
         })
     }
+
+    fn in_parent(&self, positions: &[u64]) -> Vec<u64> {
+        let (own, parent) = (self.facts.length.max(1), self.parent.facts().length);
+        let place = |position| (position / own) * parent + self.start + (position % own) * self.step;
+        positions.iter().map(|&position| place(position)).collect()
+    }
 }
 
 impl MapStage for SliceStage {
@@ -49,12 +56,11 @@ impl MapStage for SliceStage {
     }
 
     fn get_many(&self, positions: &[u64], items: &mut Vec<Item>) {
-        let (own, parent) = (self.facts.length.max(1), self.parent.facts().length);
-        let positions: Vec<u64> = positions
-            .iter()
-            .map(|position| (position / own) * parent + self.start + (position % own) * self.step)
-            .collect();
-        self.parent.get_many(&positions, items);
+        self.parent.get_many(&self.in_parent(positions), items);
+    }
+
+    fn get_records(&self, positions: &[u64], used: Option<Records>) -> Option<Records> {
+        self.parent.get_records(&self.in_parent(positions), used)
     }
 
     fn describe(&self, text: &mut Text) {

@@ -3,12 +3,12 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prep_formats::columns::{Cell, ColumnSpec};
 use prep_formats::value::DType;
 
+use super::records::{Columns, Records};
 use super::{Facts, Item, MapStage, Text, caught, caught_many};
 use crate::dataset::{Dataset, ReadContext};
-use crate::element::{Array, Element, ElementSpec, Origin, Value};
+use crate::element::{Array, Element, ElementSpec};
 use crate::error::{Error, Result};
 use crate::meter::{self, Count};
 use crate::permutation::MAX_LENGTH;
@@ -133,9 +133,9 @@ impl Source for Range {
 /// The records of a dataset.
 pub(crate) struct DatasetStage {
     dataset: Dataset,
+    /// Those that were selected.
     columns: Option<Vec<String>>,
-    specs: Vec<ColumnSpec>,
-    names: Vec<Arc<str>>,
+    read: Arc<Columns>,
     facts: Facts,
     contexts: Mutex<Vec<ReadContext>>,
 }
@@ -145,14 +145,16 @@ impl DatasetStage {
         let context = dataset.read_context(columns.as_deref(), dataset.images())?;
         let specs = context.specs().to_vec();
         Ok(Self {
-            names: specs.iter().map(|spec| Arc::from(&*spec.name)).collect(),
             facts: Facts {
                 length: dataset.len(),
                 spec: ElementSpec::of(&specs),
                 sparse: false,
                 epochal: false,
             },
-            specs,
+            read: Arc::new(Columns {
+                names: specs.iter().map(|spec| Arc::from(&*spec.name)).collect(),
+                specs,
+            }),
             contexts: Mutex::new(vec![context]),
             columns,
             dataset,
@@ -171,8 +173,8 @@ impl DatasetStage {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads records together. Nothing is appended where one cannot be read.
-    fn read(&self, indices: &[u64], items: &mut Vec<Item>) -> Result<()> {
+    /// Reads records together.
+    fn read(&self, indices: Vec<u64>, used: Option<Records>) -> Result<Records> {
         let kept = self.contexts().pop();
         let mut context = match kept {
             Some(context) => context,
@@ -180,10 +182,17 @@ impl DatasetStage {
                 .dataset
                 .read_context(self.columns.as_deref(), self.dataset.images())?,
         };
-        let mut batch = context.new_batch(indices.len());
+        let mut batch = match used {
+            // Of this stage, and not of another that it was mixed with.
+            Some(mut used) if Arc::ptr_eq(&used.columns, &self.read) => {
+                context.clear(&mut used.batch);
+                used.batch
+            }
+            _ => context.new_batch(indices.len()),
+        };
         let read = self
             .dataset
-            .read_rows(indices, &mut context, &mut batch, &AtomicBool::new(false));
+            .read_rows(&indices, &mut context, &mut batch, &AtomicBool::new(false));
         meter::count(Count::Read, context.take_read_time().as_nanos() as u64);
         let mut contexts = self.contexts();
         if contexts.len() < MAX_CONTEXTS {
@@ -191,50 +200,18 @@ impl DatasetStage {
         }
         drop(contexts);
         read?;
-        items.extend(indices.iter().enumerate().map(|(row, &index)| {
-            let fields =
-                self.names
-                    .iter()
-                    .zip(&batch.columns)
-                    .zip(&self.specs)
-                    .map(|((name, column), spec)| {
-                        let cell = column.cell(spec, row).ok_or_else(|| {
-                            Error::Element(format!("row {row} of column `{name}` is not there"))
-                        })?;
-                        Ok((Arc::clone(name), value(cell, spec.dtype)?))
-                    });
-            let mut element = fields.collect::<Result<Element>>()?;
-            element.set_origin(Some(Origin::new(self.dataset.clone(), index)));
-            Ok(Some(element))
-        }));
-        Ok(())
+        Ok(Records {
+            dataset: self.dataset.clone(),
+            indices,
+            batch,
+            columns: Arc::clone(&self.read),
+        })
     }
-}
 
-/// A cell, copied out of its batch.
-fn value(cell: Cell<'_>, dtype: DType) -> Result<Value> {
-    let sizes = |shape: Vec<u64>| {
-        shape
-            .into_iter()
-            .map(|size| usize::try_from(size).unwrap_or(usize::MAX))
-            .collect::<Vec<usize>>()
-    };
-    Ok(match cell {
-        Cell::Missing => Value::Missing,
-        Cell::Array { shape, data } => Value::Array(Array::new(dtype, sizes(shape), data.to_vec())?),
-        Cell::Strings { shape, strings } => {
-            let strings: Vec<bytes::Bytes> = strings.into_iter().map(bytes::Bytes::copy_from_slice).collect();
-            Value::Array(Array::strings(sizes(shape), strings)?)
-        }
-        Cell::List(cells) => Value::List(
-            cells
-                .into_iter()
-                .map(|cell| value(cell, dtype))
-                .collect::<Result<Vec<_>>>()?
-                .into(),
-        ),
-        other => return Err(Error::Element(format!("{other:?} is not known here"))),
-    })
+    fn indices(&self, positions: &[u64]) -> Vec<u64> {
+        let length = self.facts.length.max(1);
+        positions.iter().map(|position| position % length).collect()
+    }
 }
 
 impl MapStage for DatasetStage {
@@ -243,17 +220,21 @@ impl MapStage for DatasetStage {
     }
 
     fn get_many(&self, positions: &[u64], items: &mut Vec<Item>) {
-        let length = self.facts.length.max(1);
-        let indices: Vec<u64> = positions.iter().map(|position| position % length).collect();
-        if self.read(&indices, items).is_ok() {
+        let indices = self.indices(positions);
+        let element = |records: &Records, row| records.element(row).map(Some);
+        if let Ok(records) = self.read(indices.clone(), None) {
+            items.extend((0..records.len()).map(|row| element(&records, row)));
             return;
         }
         // One by one, so that the error is at its place.
-        for &index in &indices {
-            if let Err(error) = self.read(&[index], items) {
-                items.push(Err(error));
-            }
-        }
+        items.extend(indices.into_iter().map(|index| {
+            let records = self.read(vec![index], None)?;
+            element(&records, 0)
+        }));
+    }
+
+    fn get_records(&self, positions: &[u64], used: Option<Records>) -> Option<Records> {
+        self.read(self.indices(positions), used).ok()
     }
 
     fn describe(&self, text: &mut Text) {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::records::{Given, Records};
 use super::{Cursor, ENDLESS, Item, IterStage, Machine, MapStage, Stream, Text};
 use crate::element::{Element, ElementSpec};
 use crate::error::{Error, Result};
@@ -70,6 +71,7 @@ impl IterStage for StreamsStage {
             end: length.min(ENDLESS - start),
             offset,
             ahead: VecDeque::new(),
+            records: None,
             chunk: 1,
         }))
     }
@@ -91,11 +93,14 @@ struct StreamsMachine {
     /// Offset of the first element that is ahead.
     offset: u64,
     ahead: VecDeque<Item>,
+    /// Records that were read, and the first of them that is ahead, before those of `ahead`.
+    records: Option<(Arc<Records>, usize)>,
     chunk: u64,
 }
 
 impl StreamsMachine {
-    fn read(&mut self) -> bool {
+    /// Reads elements ahead, as records where `as_records` is set and they are. `false`: the end.
+    fn read(&mut self, as_records: bool) -> bool {
         let left = self.end.saturating_sub(self.offset).div_ceil(self.count);
         let positions: Vec<u64> = (0..self.chunk.min(left))
             .map(|number| self.start + self.offset + number * self.count)
@@ -103,31 +108,57 @@ impl StreamsMachine {
         if positions.is_empty() {
             return false;
         }
-        let mut items = Vec::with_capacity(positions.len());
-        self.parent.get_many(&positions, &mut items);
-        let bytes: u64 = items
-            .iter()
-            .flatten()
-            .flatten()
-            .map(Element::num_bytes)
-            .sum::<u64>()
-            / items.len() as u64;
+        // Whoever was given the last record has mostly done with it.
+        let used = self.records.take().and_then(|(used, _)| Arc::into_inner(used));
+        let records = match as_records {
+            true => self.parent.get_records(&positions, used),
+            false => None,
+        };
+        let bytes = match records {
+            Some(records) => {
+                let bytes = records.bytes_each();
+                self.records = Some((Arc::new(records), 0));
+                bytes
+            }
+            None => {
+                let mut items = Vec::with_capacity(positions.len());
+                self.parent.get_many(&positions, &mut items);
+                let bytes: u64 = items.iter().flatten().flatten().map(Element::num_bytes).sum();
+                self.ahead.extend(items);
+                bytes / positions.len() as u64
+            }
+        };
         let fitting = CHUNK_BYTES / bytes.max(1);
         self.chunk = (2 * self.chunk).min(fitting).clamp(1, MAX_CHUNK);
-        self.ahead.extend(items);
         true
     }
-}
 
-impl Machine for StreamsMachine {
-    fn next(&mut self) -> Item {
+    /// The next record that was read.
+    fn next_record(&mut self) -> Option<Given> {
+        let (records, next) = self.records.as_mut()?;
+        let row = *next;
+        if row == records.len() {
+            return None;
+        }
+        *next += 1;
+        self.offset += self.count;
+        Some(Given::Record {
+            records: Arc::clone(records),
+            row,
+        })
+    }
+
+    fn give(&mut self, as_records: bool) -> Result<Option<Given>> {
         loop {
+            if let Some(record) = self.next_record() {
+                return Ok(Some(record));
+            }
             let Some(item) = self.ahead.pop_front() else {
                 // A stage may look for an element without end.
                 if self.stop.load(Ordering::Relaxed) {
                     return Err(Error::User("the stream was stopped".into()));
                 }
-                if self.read() {
+                if self.read(as_records) {
                     continue;
                 }
                 return Ok(None);
@@ -135,10 +166,20 @@ impl Machine for StreamsMachine {
             self.offset += self.count;
             match item {
                 Ok(None) => {}
-                Ok(element) => return Ok(element),
+                Ok(element) => return Ok(element.map(Given::Element)),
                 Err(error) => meter::leave_out(error)?,
             }
         }
+    }
+}
+
+impl Machine for StreamsMachine {
+    fn next(&mut self) -> Item {
+        self.give(false)?.map(Given::into_element).transpose()
+    }
+
+    fn next_given(&mut self) -> Result<Option<Given>> {
+        self.give(true)
     }
 
     fn reach(&self) -> u64 {
