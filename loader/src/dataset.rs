@@ -778,6 +778,7 @@ impl Dataset {
             return Err(self.record_error(place, error));
         }
         tracing::warn!("{error}: read from the store once more");
+        store::tried_again();
         // The same object, but with an index that is read anew.
         let reader = self.reader_of(place.shard, reader.source().clone())?;
         *self.inner.shards[place.shard]
@@ -870,6 +871,7 @@ impl Dataset {
         match self.reader_of(number, source.clone()) {
             Err(Error::Format(error)) if error.is_damaged() && source.distrust() => {
                 tracing::warn!("{error}: read from the store once more");
+                store::tried_again();
                 self.reader_of(number, source)
             }
             other => other,

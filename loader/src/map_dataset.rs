@@ -18,7 +18,7 @@ use crate::stages::filter::{Filter, FilterMapStage, Predicate};
 use crate::stages::map::{MapMapStage, Mapping};
 use crate::stages::mix::{MixMapStage, Mixture};
 use crate::stages::repeat::RepeatStage;
-use crate::stages::shuffle::{ShuffleStage, WindowedShuffleStage};
+use crate::stages::shuffle::ShuffleStage;
 use crate::stages::slice::SliceStage;
 use crate::stages::source::{CustomStage, DatasetStage, Range, Source};
 use crate::stages::zip::ZipStage;
@@ -160,7 +160,7 @@ impl MapDataset {
     /// # Errors
     /// A pipeline without end, a window of 0.
     pub fn window_shuffle(self, window: u64, seed: u64) -> Result<Self> {
-        Ok(Self::of(WindowedShuffleStage::new(self.stage, window, seed)?))
+        self.shuffle_as(Order::Window(window), seed)
     }
 
     /// Every `step`-th position of `start..stop`, `stop` cut to the length.

@@ -84,7 +84,7 @@ impl LoadMetrics {
             Limit::Consumer => CONSUMER.into(),
             limit => more_threads("`--threads", self.threads, cores, busy, self.elapsed).unwrap_or_else(|| {
                 match limit {
-                    Limit::Read if from_store => "most time goes into reading: where shards lie in a store, more `--threads` keep more requests in flight, and `--cache` keeps what was read for later epochs",
+                    Limit::Read if from_store => "most time goes into reading: where shards lie in a store, more `--threads` keep more requests in flight, `--cache` keeps what was read for later epochs, and `--order window:N` reads near records together",
                     Limit::Read => "most time goes into reading: a faster disk, shards that are `uncompressed`, or more memory for the page cache",
                     _ => "all cores decode: select fewer columns, store smaller pictures, or give it more cores",
                 }

@@ -1,4 +1,4 @@
-//! From sample positions to indices: the three orders of ORDER.md, sections 1 to 4.
+//! From sample positions to indices: the orders of ORDER.md, sections 1 to 4 and 13.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,22 +21,19 @@ pub enum Order {
     Grain,
     /// As stored: no shuffle.
     Source,
-}
-
-impl Order {
-    /// The name in options and states.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Prep => "prep",
-            Self::Grain => "grain",
-            Self::Source => "source",
-        }
-    }
+    /// Windows of so many records that follow one another, at least 1, in the order `prep`, and the records of each window likewise: for data of which
+    /// near records are read together, as those of an object store. `window:N` in options and states.
+    Window(u64),
 }
 
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        match self {
+            Self::Prep => f.write_str("prep"),
+            Self::Grain => f.write_str("grain"),
+            Self::Source => f.write_str("source"),
+            Self::Window(window) => write!(f, "window:{window}"),
+        }
     }
 }
 
@@ -44,12 +41,14 @@ impl FromStr for Order {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "prep" => Ok(Self::Prep),
-            "grain" => Ok(Self::Grain),
-            "source" => Ok(Self::Source),
+        let window = text.strip_prefix("window:").map(str::parse);
+        match (text, window) {
+            ("prep", _) => Ok(Self::Prep),
+            ("grain", _) => Ok(Self::Grain),
+            ("source", _) => Ok(Self::Source),
+            (_, Some(Ok(window))) if window > 0 => Ok(Self::Window(window)),
             _ => Err(Error::Options(format!(
-                "order is `{text}`, wanted `prep`, `grain` or `source`"
+                "order is `{text}`, wanted `prep`, `grain`, `source` or `window:N`, with N of 1 or more"
             ))),
         }
     }
@@ -74,6 +73,11 @@ impl Sequence {
                 "the split has {length} records, and at most 2^63 can be ordered"
             )));
         }
+        if order == Order::Window(0) {
+            return Err(Error::Options(
+                "a window of 0 positions, wanted at least 1".into(),
+            ));
+        }
         if order == Order::Grain {
             for (what, value) in [("seed", seed), ("number of records", length)] {
                 if value >= 1 << 32 {
@@ -97,6 +101,9 @@ impl Sequence {
             _ if self.length == 0 => Shuffle::Source,
             Order::Source => Shuffle::Source,
             Order::Prep => Shuffle::Prep(Box::new(Permutation::new(self.seed, epoch, self.length))),
+            Order::Window(window) => {
+                Shuffle::Window(Box::new(Windows::new(self.seed, epoch, self.length, window)))
+            }
             Order::Grain => match GrainShuffle::new(self.length, self.seed, epoch) {
                 Some(shuffle) => Shuffle::Grain(shuffle),
                 None => unreachable!("length and seed were checked when the sequence was made"),
@@ -149,6 +156,57 @@ enum Shuffle {
     Source,
     Prep(Box<Permutation>),
     Grain(GrainShuffle),
+    Window(Box<Windows>),
+}
+
+/// A shuffle on two levels.
+#[derive(Debug, Clone)]
+struct Windows {
+    seed: u64,
+    epoch: u64,
+    length: u64,
+    window: u64,
+    /// The order of full windows.
+    outer: Permutation,
+    /// The last window that was looked into.
+    inner: Option<(u64, Permutation)>,
+}
+
+impl Windows {
+    fn new(seed: u64, epoch: u64, length: u64, window: u64) -> Self {
+        Self {
+            outer: Permutation::new(seed, epoch, length / window),
+            inner: None,
+            seed,
+            epoch,
+            length,
+            window,
+        }
+    }
+
+    fn index(&mut self, offset: u64) -> u64 {
+        // Full windows first, in their order; the records that are left over, fewer than a window, are the last one.
+        let full = self.length / self.window;
+        let place = offset / self.window;
+        let window = if place < full {
+            self.outer.apply(place)
+        } else {
+            place
+        };
+        let start = window * self.window;
+        let inner = match &self.inner {
+            Some((own, inner)) if *own == window => inner,
+            _ => {
+                let key = self.epoch * (full + 1) + window;
+                let size = self.window.min(self.length - start);
+                &self
+                    .inner
+                    .insert((window, Permutation::windowed(self.seed, key, size)))
+                    .1
+            }
+        };
+        start + inner.apply(offset % self.window)
+    }
 }
 
 impl EpochOrder {
@@ -160,16 +218,17 @@ impl EpochOrder {
     ///
     /// # Panics
     /// If `offset` is not below the number of records: a caller's bug.
-    pub fn index(&self, offset: u64) -> u64 {
+    pub fn index(&mut self, offset: u64) -> u64 {
         assert!(
             offset < self.length,
             "offset {offset} is beyond the {} records of an epoch",
             self.length
         );
-        match &self.shuffle {
+        match &mut self.shuffle {
             Shuffle::Source => offset,
             Shuffle::Prep(permutation) => permutation.apply(offset),
             Shuffle::Grain(shuffle) => shuffle.apply(offset),
+            Shuffle::Window(windows) => windows.index(offset),
         }
     }
 }
@@ -208,6 +267,42 @@ mod tests {
         let error = Sequence::new(Order::Grain, 0, 1 << 32).unwrap_err();
         assert!(error.to_string().contains("number of records"), "{error}");
         assert!(Sequence::new(Order::Prep, 0, MAX_LENGTH + 1).is_err());
-        assert!("random".parse::<Order>().is_err());
+        for wrong in ["random", "window", "window:", "window:0", "window:-1", "prep:3"] {
+            assert!(wrong.parse::<Order>().is_err(), "{wrong}");
+        }
+        assert!(Sequence::new(Order::Window(0), 0, 5).is_err());
+    }
+
+    #[test]
+    fn names_come_back() {
+        for name in [
+            "prep",
+            "grain",
+            "source",
+            "window:1",
+            "window:18446744073709551615",
+        ] {
+            assert_eq!(name.parse::<Order>().unwrap().to_string(), name);
+        }
+    }
+
+    #[test]
+    fn windows_are_read_one_after_the_other() {
+        let windowed = Sequence::new(Order::Window(10), 7, 95).unwrap();
+        let mut indices = Vec::new();
+        windowed.indices(0..190, &mut None, &mut indices);
+        let (first, second) = indices.split_at(95);
+        assert_ne!(first, second);
+        for epoch in [first, second] {
+            let mut sorted = epoch.to_vec();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..95).collect::<Vec<_>>());
+            assert!(
+                epoch
+                    .chunks(10)
+                    .all(|window| window.iter().all(|index| index / 10 == window[0] / 10))
+            );
+            assert!(!epoch.is_sorted());
+        }
     }
 }

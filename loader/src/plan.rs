@@ -43,7 +43,7 @@ impl Dataset {
             split: self.split().to_string(),
             records: self.len(),
             seed,
-            order: order.name().to_string(),
+            order: order.to_string(),
             sample_position: 0,
             pipeline: pipeline_hash(&["source"]),
         };

@@ -239,6 +239,43 @@ fn more_damaged_records_than_allowed_are_an_error_before_their_batch() {
     assert_eq!(loader.state().sample_position, 30);
 }
 
+/// Records that are near each other are asked for together: a batch inside of a window is one request, where records all over a shard are many.
+#[test]
+fn windows_read_near_records_together() {
+    let data = TestData::new(&[("train", &[26_000])], 0);
+    let mut numbers_by_order = Vec::new();
+    for order in [Order::Prep, Order::Window(64)] {
+        let server = FileServer::start(data.path(), []);
+        let dataset = Dataset::open_folder(&served(&server).unwrap(), "train").unwrap();
+        let options = LoadOptions::new(64).seed(3).order(order).num_epochs(1);
+        let mut loader = dataset.load(options.clone().num_threads(0)).unwrap();
+        let mut local = data.open("train").load(options.num_threads(2)).unwrap();
+        let asked: u64 = (0..8)
+            .map(|_| {
+                let before = server.requests().len();
+                let batch = loader.next_batch().unwrap().unwrap();
+                assert_eq!(numbers(&batch), numbers(&local.next_batch().unwrap().unwrap()));
+                let bytes =
+                    |request: &prep_testing::server::Request| match (request.range_start, request.range_last)
+                    {
+                        (Some(start), Some(last)) => last - start + 1,
+                        _ => 0,
+                    };
+                server.requests()[before..].iter().map(bytes).sum::<u64>()
+            })
+            .sum();
+        numbers_by_order.push(asked);
+        assert_eq!(loader.state().order, order.to_string());
+        let again = dataset.load(LoadOptions::new(64).num_threads(0).restore(loader.state()));
+        let next = again.unwrap().next_batch().unwrap().unwrap();
+        assert_eq!(numbers(&next), numbers(&local.next_batch().unwrap().unwrap()));
+    }
+    assert!(
+        8 * numbers_by_order[1] < numbers_by_order[0],
+        "{numbers_by_order:?}"
+    );
+}
+
 #[test]
 fn metrics_add_up() {
     let data = TestData::new(SPLITS, 0);
@@ -259,6 +296,189 @@ fn metrics_add_up() {
         assert!(metrics.consumer_wait <= metrics.elapsed);
         assert!(!metrics.advice(2).is_empty());
         assert_eq!(metrics.cache, None);
+    }
+}
+
+// --- Bug reports -----------------------------------------------------------------------------------------------------------
+
+/// A shard of a little more than 2 MiB.
+fn large() -> TestData {
+    TestData::new(&[("train", &[26_000])], 0)
+}
+
+fn sum(dataset: &Dataset, threads: usize) -> u64 {
+    let options = LoadOptions::new(1_000)
+        .order(Order::Source)
+        .num_epochs(2)
+        .num_threads(threads);
+    let mut loader = dataset.load(options).unwrap();
+    let (found, error) = stream(&mut loader);
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(found.len() as u64, 2 * dataset.len());
+    found.iter().sum()
+}
+
+#[test]
+fn b46_a_cache_smaller_than_a_shard_works_or_is_refused_with_its_minimum() {
+    let data = large();
+    let shard = data.shard("train", 0, 1).metadata().unwrap().len();
+    let server = FileServer::start(data.path(), []);
+    let wanted = sum(&data.open("train"), 1);
+    let folder = tempfile::tempdir().unwrap();
+    let error = Cache::open(folder.path(), 512 << 10).unwrap_err();
+    let text = format!("{error}: {}", std::error::Error::source(&error).unwrap());
+    assert!(text.contains("at least 1048576 (1 MiB)"), "{text}");
+    assert!(shard > 3 << 19, "{shard}");
+    for limit in [1 << 20, shard] {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(folder.path(), limit).unwrap();
+        let dataset = Dataset::open_folder(&served(&server).unwrap(), "train").unwrap();
+        assert_eq!(sum(&dataset.with_cache(cache.clone()), 4), wanted);
+        assert!(cache.counts().fetched_bytes >= shard);
+    }
+}
+
+#[test]
+fn b47_only_what_was_fetched_is_evicted() {
+    let (local, remote) = (large(), large());
+    let files = |data: &TestData| -> Vec<_> {
+        let entries = std::fs::read_dir(data.path()).unwrap();
+        let mut files: Vec<_> = entries
+            .map(|entry| entry.unwrap().path())
+            .map(|path| (path.clone(), std::fs::read(path).unwrap()))
+            .collect();
+        files.sort();
+        files
+    };
+    let before = [files(&local), files(&remote)];
+    let server = FileServer::start(remote.path(), []);
+    let folder = tempfile::tempdir().unwrap();
+    // Less than either.
+    let cache = Cache::open(folder.path(), 1 << 20).unwrap();
+    let of_cache = |dataset: Dataset| MapDataset::source(dataset.with_cache(cache.clone())).unwrap();
+    let both = MapDataset::concatenate([
+        of_cache(local.open("train")),
+        of_cache(Dataset::open_folder(&served(&server).unwrap(), "train").unwrap()),
+    ]);
+    let batches = both.unwrap().batch(BatchOptions::new(500)).unwrap();
+    let mut pipeline = batches
+        .repeat(2)
+        .unwrap()
+        .load(PipelineOptions::new().num_threads(2))
+        .unwrap();
+    let rows: usize = pipeline
+        .by_ref()
+        .map(|batch| batch.unwrap().array("number").unwrap().shape()[0])
+        .sum();
+    assert_eq!(rows, 4 * 26_000);
+    let counts = pipeline.metrics().cache.unwrap();
+    assert!(
+        counts.evicted_bytes > 0 && counts.fetched_bytes > 1 << 20,
+        "{counts:?}"
+    );
+    assert_eq!([files(&local), files(&remote)], before);
+}
+
+#[test]
+fn b48_a_shard_spoiled_on_the_way_is_read_again_and_one_that_stays_so_is_named() {
+    let data = TestData::new(&[("train", &[20])], 0);
+    for times in [1, 1_000] {
+        // The manifest and the features come first.
+        let spoiled = std::iter::repeat_n(Fault::Garble(0), times);
+        let script = [Fault::None, Fault::None].into_iter().chain(spoiled);
+        let server = FileServer::start(data.path(), script);
+        let dataset = Dataset::open_folder(&served(&server).unwrap(), "train").unwrap();
+        assert_eq!(server.requests().len(), 2);
+        let before = prep_formats::store::retries();
+        let mut loader = dataset
+            .load(LoadOptions::new(8).order(Order::Source).num_epochs(1))
+            .unwrap();
+        match (stream(&mut loader), times) {
+            ((found, None), 1) => {
+                assert_eq!(found, (0..20).collect::<Vec<_>>());
+                assert!(loader.metrics().retries > before);
+            }
+            ((_, Some(error)), 1_000) => {
+                let text = error.with_causes();
+                assert!(text.contains("t-train.array_record-00000-of-00001"), "{text}");
+            }
+            (other, _) => panic!("{other:?}"),
+        }
+    }
+}
+
+const STORE: &str = "PREP_TEST_STORE";
+
+/// Loads for some seconds from S3 at an address; not a test, unless it is started as that.
+#[test]
+fn the_program_whose_credentials_expire() {
+    if std::env::var(STORE).is_err() {
+        return;
+    }
+    let folder = Location::parse("s3://bucket/data").unwrap();
+    let begun = std::time::Instant::now();
+    let mut epochs = 0;
+    let dataset = Dataset::open_folder(&folder, "train").unwrap();
+    while begun.elapsed() < std::time::Duration::from_secs(4) {
+        // With no shard open, so that all is read again.
+        sum(&dataset.clone().with_max_open_shards(2), 2);
+        epochs += 2;
+    }
+    eprintln!("{epochs} epochs");
+}
+
+#[test]
+fn b53_credentials_are_renewed_before_they_expire_and_where_they_are_refused() {
+    use std::time::Duration;
+
+    use prep_testing::server::Credentials;
+
+    let data = TestData::new(SPLITS, 0);
+    let bucket = tempfile::tempdir().unwrap();
+    let below = bucket.path().join("bucket/data");
+    std::fs::create_dir_all(&below).unwrap();
+    for entry in std::fs::read_dir(data.path()).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, below.join(path.file_name().unwrap())).unwrap();
+    }
+    let token = bucket.path().join("token");
+    std::fs::write(&token, "token").unwrap();
+    let second = Duration::from_secs(1);
+    // They say when they expire, or are taken back before that.
+    for are_taken_back in [false, true] {
+        let server = FileServer::start_guarded(
+            bucket.path(),
+            Credentials {
+                lifetime: second,
+                are_taken_back,
+            },
+        );
+        let run = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "tests_damage::the_program_whose_credentials_expire",
+                "--nocapture",
+            ])
+            .env(STORE, "1")
+            .env("AWS_ENDPOINT_URL", server.url("").trim_end_matches('/'))
+            .env("AWS_ALLOW_HTTP", "true")
+            .env("AWS_REGION", "here")
+            .env("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url("credentials"))
+            .env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", &token)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(run.status.success(), "{said}");
+        assert!(said.contains("epochs"), "{said}");
+        let keys: std::collections::BTreeSet<_> = server
+            .requests()
+            .into_iter()
+            .filter_map(|request| request.key)
+            .collect();
+        assert!(keys.len() >= 3, "{keys:?}");
+        if are_taken_back {
+            assert!(server.num_refused() >= 2, "they were taken back");
+        }
     }
 }
 
@@ -392,6 +612,50 @@ fn pipelines_leave_damaged_records_out_where_that_is_asked_for() {
             assert!(rest > 0, "{kind}");
         }
     }
+}
+
+/// 50 ms for each answer, one in ten fails, one stalls: nothing of that is seen in a pipeline but time.
+#[test]
+fn a_store_that_is_slow_fails_and_stalls_shows_in_no_element() {
+    let data = TestData::new(SPLITS, 0);
+    let script = || {
+        (0..400).map(|number| match number {
+            30 => Fault::Stall,
+            _ if number % 20 == 9 => Fault::Status(503),
+            _ if number % 20 == 19 => Fault::Close,
+            _ => Fault::Slow(50),
+        })
+    };
+    let wanted = pipelines(&data.open("train"));
+    let server = FileServer::start(data.path(), script());
+    let folder = tempfile::tempdir().unwrap();
+    for is_cached in [false, true] {
+        let mut dataset = Dataset::open_folder(&served(&server).unwrap(), "train").unwrap();
+        if is_cached {
+            dataset = dataset.with_cache(Cache::open(folder.path(), 4 << 20).unwrap());
+        }
+        for ((kind, open), (_, local)) in pipelines(&dataset).iter().zip(&wanted) {
+            let options = || PipelineOptions::new().num_threads(4);
+            let mut pipeline = open(options());
+            assert_eq!(all_of(&mut pipeline), all_of(&mut local(options())), "{kind}");
+            assert_eq!(pipeline.metrics().cache.is_some(), is_cached);
+        }
+    }
+    assert!(server.requests().len() > 40, "{}", server.requests().len());
+    // All was read by the first of the cached ones: another process asks for nothing.
+    let requests = server.requests().len();
+    let warm = Dataset::open_folder(&served(&server).unwrap(), "train").unwrap();
+    let warm = warm.with_cache(Cache::open(folder.path(), 4 << 20).unwrap());
+    for ((_, open), (_, local)) in pipelines(&warm).iter().zip(&wanted) {
+        let mut pipeline = open(PipelineOptions::new());
+        assert_eq!(all_of(&mut pipeline), all_of(&mut local(PipelineOptions::new())));
+        assert_eq!(pipeline.metrics().cache.unwrap().fetched_bytes, 0);
+    }
+    assert!(
+        server.requests()[requests..]
+            .iter()
+            .all(|request| !is_of_shard(request))
+    );
 }
 
 #[test]

@@ -4,12 +4,11 @@
 
 use std::fs;
 
-use prep_formats::array_record::{WriteOptions, Writer};
 use prep_formats::columns::ColumnData;
-use prep_formats::features::{Feature, Features};
 use prep_formats::store::Location;
-use prep_formats::value::{DType, Value};
 use prep_loader::{Dataset, LoadOptions, State};
+
+mod common;
 
 const SHARDS: u64 = 10_000;
 const PER_SHARD: u64 = 100_000;
@@ -28,36 +27,7 @@ fn peak_mib() -> u64 {
 fn a_billion_records_are_shuffled_and_sought_within_200_mb() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join("many/1.0.0");
-    fs::create_dir_all(&folder).unwrap();
-    let features = Features::new(vec![("at".into(), Feature::Scalar { dtype: DType::Int64 })]).unwrap();
-    for (name, text) in features.to_files() {
-        fs::write(folder.join(name), text).unwrap();
-    }
-    let mut encoder = features.encoder();
-    let options = WriteOptions::parse("zstd:3,group_size:100").unwrap();
-    let mut writer = Writer::new(Vec::new(), options).unwrap();
-    let mut record = Vec::new();
-    for at in 0..PER_SHARD {
-        record.clear();
-        encoder
-            .encode(&[("at", Value::Int(at as i64))], &mut record)
-            .unwrap();
-        writer.write(&record).unwrap();
-    }
-    let shard = home.path().join("shard");
-    fs::write(&shard, writer.finish().unwrap()).unwrap();
-    for number in 0..SHARDS {
-        let name = format!("many-train.array_record-{number:05}-of-{SHARDS:05}");
-        fs::hard_link(&shard, folder.join(name)).unwrap();
-    }
-    let lengths = vec![format!("\"{PER_SHARD}\""); SHARDS as usize].join(", ");
-    let info = format!(
-        "{{\"name\": \"many\", \"version\": \"1.0.0\", \"fileFormat\": \"array_record\", \"splits\": [{{\"name\": \"train\", \
-         \"shardLengths\": [{lengths}], \"numBytes\": \"1\", \
-         \"filepathTemplate\": \"{{DATASET}}-{{SPLIT}}.{{FILEFORMAT}}-{{SHARD_X_OF_Y}}\"}}]}}"
-    );
-    fs::write(folder.join("dataset_info.json"), info).unwrap();
-
+    common::linked_shards(&folder, SHARDS, PER_SHARD);
     let open = || {
         Dataset::open_tfds(&Location::from_path(&folder), "train")
             .unwrap()

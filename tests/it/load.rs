@@ -43,7 +43,7 @@ fn every_record(times: u64) -> Vec<u64> {
 fn each_epoch_has_every_record_once_and_threads_change_nothing() {
     let prep = built();
     let steps = RECORDS.div_ceil(7) as usize;
-    for order in ["prep", "grain", "source"] {
+    for order in ["prep", "grain", "source", "window:10"] {
         let asked = ["--batch", "7", "--seed", "5", "--epochs", "2", "--order", order];
         let batches = indices(&prep, &asked);
         assert_eq!(batches.len(), 2 * steps);

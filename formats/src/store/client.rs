@@ -53,8 +53,8 @@ pub fn retries() -> u64 {
     RETRIES.load(Ordering::Relaxed)
 }
 
-/// Notes a try that no client sees as one: of a request that was answered, but not with what was asked for.
-pub(super) fn tried_again() {
+/// Notes a try that no client sees as one: of a request that was answered, but not with what was asked for, or with what turned out to be damaged.
+pub fn tried_again() {
     RETRIES.fetch_add(1, Ordering::Relaxed);
 }
 

@@ -27,7 +27,7 @@ pub use atomic::{
     AtomicFile, Existing, publish_folder, rename_exchange, rename_without_replacing, sync_folder,
 };
 pub use cache::{Cache, CacheCounts};
-pub use client::retries;
+pub use client::{retries, tried_again};
 pub use location::Location;
 pub use lock::FileLock;
 pub use object::{

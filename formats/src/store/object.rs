@@ -113,6 +113,32 @@ fn remote(text: &str) -> Result<(Arc<dyn ObjectStore>, ObjectPath)> {
     Ok((store, path))
 }
 
+/// Forgets a store whose credentials were refused, so that the next use asks for fresh ones: they may have been taken back, or have expired before they said.
+/// `false`: there are none, as for a web server.
+pub(super) fn renew(location: &Location, refused: &Arc<dyn ObjectStore>) -> bool {
+    let Some(url) = Url::parse(&location.to_string()).ok().filter(|url| {
+        let known = ["s3", "s3a", "gs", "az", "abfs", "abfss"];
+        known.contains(&url.scheme())
+    }) else {
+        return false;
+    };
+    if let Ok(mut stores) = STORES.lock()
+        && let Some(stores) = &mut *stores
+        && stores.process == std::process::id()
+    {
+        let host = &url[..url::Position::BeforePath];
+        // Another read may have done so meanwhile.
+        if stores
+            .by_host
+            .get(host)
+            .is_some_and(|store| Arc::ptr_eq(store, refused))
+        {
+            stores.by_host.remove(host);
+        }
+    }
+    true
+}
+
 /// How clients try again by themselves: on 5xx, 429, timeouts and broken connections, not on 403 or 404; after 0.2 s, and up to twice
 /// that each time, by chance. Their own default, three minutes, is longer than anybody waits; 30 s outlast a store that is busy. One that
 /// is not there is given up sooner, by [`client`](super::client).

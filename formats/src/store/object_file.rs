@@ -13,7 +13,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt};
 
-use crate::store::{Location, Part, ReadAt, block_on, client, object_store};
+use crate::store::{Location, Part, ReadAt, block_on, client, object, object_store};
 use crate::{Error, Position, Result};
 
 /// Bytes fetched from the end when an object is opened: the last two blocks of 64 KiB of an ArrayRecord file, and the footer of some 10,000
@@ -156,6 +156,21 @@ impl Failure {
         }
     }
 
+    /// Whether it may be the credentials that are refused. S3 says so of expired ones with status 400.
+    fn is_denied(&self) -> bool {
+        use object_store::Error as Store;
+        match self {
+            Self::Store(Store::PermissionDenied { .. } | Store::Unauthenticated { .. }) => true,
+            Self::Store(error @ Store::Generic { .. }) | Self::Refused(error) => {
+                let text = error.to_string();
+                ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"]
+                    .iter()
+                    .any(|code| text.contains(code))
+            }
+            _ => false,
+        }
+    }
+
     fn into_error(self, name: &str, offset: Option<u64>, action: &'static str) -> Error {
         use object_store::Error as Store;
         let (kind, error) = match self {
@@ -235,9 +250,9 @@ impl ObjectFile {
             first_wait,
             is_replaced: AtomicBool::new(false),
         };
-        let (store, path) = file.store()?;
-        let (length, tag, tail) = block_on(file.open_object(&*store, &path))
-            .map_err(|failure| failure.into_error(&file.name, None, "open"))?;
+        let (length, tag, tail) = file.with_store(|store, path| {
+            block_on(file.open_object(store, path)).map_err(|failure| (failure, None, "open"))
+        })?;
         file.length = length;
         // A weak tag does not promise the same bytes, and never fits a condition.
         file.tag = tag.filter(|tag| !tag.starts_with("W/"));
@@ -255,6 +270,30 @@ impl ObjectFile {
         match &self.target {
             Target::Location(location) => object_store(location),
             Target::Store(store, path) => Ok((store.clone(), path.clone())),
+        }
+    }
+
+    /// Does something with the store, and once more with fresh credentials where those it had are refused. Failures have an offset and what was done.
+    fn with_store<T>(
+        &self,
+        mut work: impl FnMut(&dyn ObjectStore, &ObjectPath) -> Result<T, (Failure, Option<u64>, &'static str)>,
+    ) -> Result<T> {
+        let mut may_renew = true;
+        loop {
+            let (store, path) = self.store()?;
+            let (failure, offset, action) = match work(&*store, &path) {
+                Ok(done) => return Ok(done),
+                Err(failed) => failed,
+            };
+            let renewed = may_renew
+                && failure.is_denied()
+                && matches!(&self.target, Target::Location(location) if object::renew(location, &store));
+            if !renewed {
+                return Err(failure.into_error(&self.name, offset, action));
+            }
+            tracing::debug!("{}: refused, asked again with fresh credentials", self.name);
+            client::tried_again();
+            may_renew = false;
         }
     }
 
@@ -443,25 +482,25 @@ impl ReadAt for ObjectFile {
         if wanted.is_empty() {
             return Ok(());
         }
-        let (store, path) = self.store()?;
-        let (store, path) = (&*store, &path);
-        let fetches: Vec<_> = wanted
-            .into_iter()
-            .map(|mut part| async move {
-                let offset = part.offset;
-                self.fetch(store, path, &mut part).await.map_err(|failure| {
-                    if matches!(failure, Failure::Store(object_store::Error::Precondition { .. })) {
-                        self.is_replaced.store(true, Ordering::Relaxed);
-                    }
-                    failure.into_error(&self.name, Some(offset), "read")
+        self.with_store(|store, path| {
+            let fetches: Vec<_> = wanted
+                .iter_mut()
+                .map(|part| async move {
+                    let offset = part.offset;
+                    self.fetch(store, path, part).await.map_err(|failure| {
+                        if matches!(failure, Failure::Store(object_store::Error::Precondition { .. })) {
+                            self.is_replaced.store(true, Ordering::Relaxed);
+                        }
+                        (failure, Some(offset), "read")
+                    })
                 })
-            })
-            .collect();
-        block_on(
-            stream::iter(fetches)
-                .buffer_unordered(REQUESTS)
-                .try_collect::<()>(),
-        )
+                .collect();
+            block_on(
+                stream::iter(fetches)
+                    .buffer_unordered(REQUESTS)
+                    .try_collect::<()>(),
+            )
+        })
     }
     fn request_cost(&self) -> u64 {
         REQUEST_COST

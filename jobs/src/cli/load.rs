@@ -47,7 +47,8 @@ pub(crate) struct Load {
     /// Host number of hosts: `I/N`; default: 0/1.
     #[arg(long, value_name = "I/N")]
     shard: Option<String>,
-    /// `prep` (shuffled), `grain` (as Grain shuffles) or `source` (as stored); default: the restored state's, else prep.
+    /// `prep` (shuffled), `grain` (as Grain shuffles), `source` (as stored) or `window:N` (windows of N records are shuffled, and the records in each: reads of
+    /// an object store are few then); default: the restored state's, else prep.
     #[arg(long)]
     order: Option<String>,
     /// Decoding threads, 0: in the main one; default: one per core.
@@ -269,7 +270,7 @@ impl Load {
         if let Some(order) = &self.order {
             options = options.order(order.parse::<Order>().map_err(|_| {
                 Usage(format!(
-                    "`--order {order}` is not known: wanted `prep`, `grain` or `source`"
+                    "`--order {order}` is not known: wanted `prep`, `grain`, `source` or `window:N`"
                 ))
             })?);
         }

@@ -9,10 +9,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 /// What goes wrong with one answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +59,17 @@ pub struct Request {
     pub range_suffix: Option<u64>,
     /// The tag that the file has to have, by an `If-Match` header.
     pub if_match: Option<String>,
+    /// The access key that S3's protocol has signed it with.
+    pub key: Option<String>,
+}
+
+/// Credentials that a server hands out at `/credentials`, and asks for everywhere else, as S3 does.
+#[derive(Debug, Clone, Copy)]
+pub struct Credentials {
+    /// How long each of them is taken.
+    pub lifetime: Duration,
+    /// They say that they are taken for an hour.
+    pub are_taken_back: bool,
 }
 
 /// A running server; stops when dropped.
@@ -75,6 +86,9 @@ struct Shared {
     script: Mutex<VecDeque<Fault>>,
     requests: Mutex<Vec<Request>>,
     stopped: AtomicBool,
+    begun: Instant,
+    credentials: Option<Credentials>,
+    refused: AtomicUsize,
 }
 
 impl FileServer {
@@ -83,13 +97,28 @@ impl FileServer {
     /// # Panics
     /// If no port of the loopback address is free.
     pub fn start(folder: impl Into<PathBuf>, script: impl IntoIterator<Item = Fault>) -> Self {
+        Self::start_with(folder.into(), script.into_iter().collect(), None)
+    }
+
+    /// Serves the files below `folder` to those who have credentials of the moment. Signatures are not looked at.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    pub fn start_guarded(folder: impl Into<PathBuf>, credentials: Credentials) -> Self {
+        Self::start_with(folder.into(), VecDeque::new(), Some(credentials))
+    }
+
+    fn start_with(folder: PathBuf, script: VecDeque<Fault>, credentials: Option<Credentials>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let address = listener.local_addr().expect("a listener has an address");
         let shared = Arc::new(Shared {
-            folder: folder.into(),
-            script: Mutex::new(script.into_iter().collect()),
+            folder,
+            script: Mutex::new(script),
             requests: Mutex::default(),
             stopped: AtomicBool::new(false),
+            begun: Instant::now(),
+            credentials,
+            refused: AtomicUsize::new(0),
         });
         let served = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
@@ -117,6 +146,11 @@ impl FileServer {
     /// The requests so far, in the order in which they came in.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.shared.requests).clone()
+    }
+
+    /// Requests that came with other credentials than those of the moment.
+    pub fn num_refused(&self) -> usize {
+        self.shared.refused.load(Ordering::Relaxed)
     }
 
     /// Faults of the script that no request has met yet.
@@ -147,6 +181,31 @@ impl Shared {
         };
         let fault = lock(&self.script).pop_front().unwrap_or(Fault::None);
         lock(&self.requests).push(request.clone());
+        if let Some(Credentials {
+            lifetime,
+            are_taken_back,
+        }) = self.credentials
+        {
+            let elapsed = self.begun.elapsed();
+            let number = (elapsed.as_nanos() / lifetime.as_nanos()) as u32;
+            let key = format!("KEY{number}");
+            if request.path == "/credentials" {
+                let left = match are_taken_back {
+                    true => Duration::from_secs(3_600),
+                    false => (number + 1) * lifetime - elapsed,
+                };
+                let expires = rfc3339(SystemTime::now() + left);
+                let body = format!(
+                    r#"{{"AccessKeyId":"{key}","SecretAccessKey":"secret","Token":"token","Expiration":"{expires}"}}"#
+                );
+                return send(&mut stream, &request, 200, &[], body.as_bytes(), None);
+            }
+            if request.key.as_ref() != Some(&key) {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                let body = b"<Error><Code>InvalidAccessKeyId</Code></Error>";
+                return send(&mut stream, &request, 403, &[], body, None);
+            }
+        }
         match &fault {
             Fault::Close => return stream.shutdown(Shutdown::Both),
             Fault::Reset => return socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)),
@@ -227,6 +286,49 @@ impl Shared {
     }
 }
 
+/// A moment as `2026-11-30T08:05:00Z`.
+fn rfc3339(moment: SystemTime) -> String {
+    let seconds = moment
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
+    let (mut days, second) = (seconds / 86_400, seconds % 86_400);
+    let mut year = 1970;
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let lengths = [
+        31,
+        28 + u64::from(is_leap(year)),
+        31,
+        30,
+        31,
+        30,
+        31,
+        31,
+        30,
+        31,
+        30,
+        31,
+    ];
+    let mut month = 0;
+    while days >= lengths[month] {
+        days -= lengths[month];
+        month += 1;
+    }
+    format!(
+        "{year}-{:02}-{:02}T{:02}:{:02}:{:02}Z",
+        month + 1,
+        days + 1,
+        second / 3_600,
+        second / 60 % 60,
+        second % 60
+    )
+}
+
 fn read_request(stream: &TcpStream) -> io::Result<Option<Request>> {
     let mut lines = BufReader::new(stream).lines();
     let Some(first) = lines.next().transpose()? else {
@@ -240,6 +342,7 @@ fn read_request(stream: &TcpStream) -> io::Result<Option<Request>> {
         range_last: None,
         range_suffix: None,
         if_match: None,
+        key: None,
     };
     for line in lines {
         let line = line?;
@@ -250,6 +353,9 @@ fn read_request(stream: &TcpStream) -> io::Result<Option<Request>> {
             && name.eq_ignore_ascii_case("if-match")
         {
             request.if_match = Some(value.trim().to_owned());
+        }
+        if let Some((_, rest)) = line.split_once("Credential=") {
+            request.key = rest.split('/').next().map(str::to_owned);
         }
         if let Some(range) = line.to_ascii_lowercase().strip_prefix("range: bytes=") {
             let (start, last) = range.split_once('-').unwrap_or((range, ""));
@@ -303,6 +409,22 @@ mod tests {
         };
         let status = String::from_utf8_lossy(&answer[9..12]).parse().unwrap();
         (status, answer[end + 4..].to_vec())
+    }
+
+    #[test]
+    fn moments_are_written_as_in_rfc_3339() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_796_025_599, "2026-11-30T07:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(
+                rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)),
+                text
+            );
+        }
     }
 
     #[test]
