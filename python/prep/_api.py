@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -135,29 +136,32 @@ def load(
     return _core.load(name, split, _path(catalog), options, state)
 
 
-def parse_example(record: bytes, features: Dataset, *, columns: Sequence[str] | None = None, decode: bool = True) -> Element:
+def parse_example(record: bytes, features: Dataset | Mapping[str, Any], *, columns: Sequence[str] | None = None, decode: bool = True) -> Element:
     """Decodes one record, a serialized `tf.train.Example`, as elements of a dataset are decoded: for records that come from elsewhere.
 
     >>> dataset = open("cifar10", split="test")
     >>> example = parse_example(dataset.record(3), dataset, columns=["image", "label"])
     >>> bool((example["image"] == dataset[3]["image"]).all()), sorted(example)
     (True, ['image', 'label'])
+    >>> bool(parse_example(dataset.record(3), {"label": int})["label"] == example["label"])
+    True
 
     Args:
         record: `Dataset.record(index)`, or what any other reader gives.
-        features: The dataset whose schema it has.
+        features: The dataset whose schema it has, or what features it has, as for `prep.write`.
         columns: Features to decode. Default: all.
         decode: Whether images become pixels; else they stay PNG or JPEG bytes.
 
     Raises:
         DamagedError: It is no record of that schema.
     """
-    return _parser(features, None if columns is None else tuple(columns), decode).parse(record)
+    schema = features if isinstance(features, Dataset) else json.dumps(declared(features))
+    return _parser(schema, None if columns is None else tuple(columns), decode).parse(record)
 
 
 @functools.lru_cache(maxsize=16)
-def _parser(features: Dataset, columns: tuple[str, ...] | None, decode: bool) -> _core.ExampleParser:
-    return _core.ExampleParser(features, columns, decode)
+def _parser(schema: Dataset | str, columns: tuple[str, ...] | None, decode: bool) -> _core.ExampleParser:
+    return _core.ExampleParser(schema, columns, decode)
 
 
 def list(*, catalog: str | os.PathLike[str] | None = None) -> List[dict[str, Any]]:

@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use prep_formats::columns::{BatchDecoder, Images};
 use prep_formats::features::Features;
+use prep_jobs::examples::Schema;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -23,17 +24,35 @@ pub(crate) struct ExampleParser {
     decoders: OfProcess<Mutex<Vec<BatchDecoder>>>,
 }
 
+fn features_of(py: Python<'_>, schema: &Bound<'_, PyAny>) -> PyResult<Features> {
+    if let Ok(dataset) = schema.cast::<Dataset>() {
+        let handle = dataset.get().handle(py)?;
+        let own = handle.get();
+        let own = own.ok_or_else(|| Kind::Internal.error("a dataset of another process was used"))?;
+        return Ok(own.features().clone());
+    }
+    let text: String = schema.extract()?;
+    let wrong = |error: &dyn std::fmt::Display| Kind::Invalid.error(format!("`features`: {error}"));
+    let declared = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
+    let schema = Schema::parse(&declared).map_err(|error| wrong(&format!("{error:#}")))?;
+    schema.features().ok_or_else(|| {
+        Kind::Invalid
+            .error("`features` leave open what only the data tell, as the names of labels: say it all")
+    })
+}
+
 #[pymethods]
 impl ExampleParser {
-    /// Of the schema of a dataset.
+    /// Of the schema of a dataset, or of one in the words of recipes as JSON.
     #[new]
-    fn new(py: Python<'_>, dataset: &Dataset, columns: Option<Vec<String>>, decode: bool) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        schema: &Bound<'_, PyAny>,
+        columns: Option<Vec<String>>,
+        decode: bool,
+    ) -> PyResult<Self> {
         guarded(|| {
-            let handle = dataset.handle(py)?;
-            let own = handle
-                .get()
-                .ok_or_else(|| Kind::Internal.error("a dataset of another process was used"))?;
-            let features = own.features().clone();
+            let features = features_of(py, schema)?;
             let features = match columns {
                 Some(columns) => features.select(&columns).map_err(IntoPython::into_python)?,
                 None => features,

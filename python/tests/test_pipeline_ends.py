@@ -1,6 +1,7 @@
 """How pipelines with Python functions end, whatever ends them: nothing is left behind."""
 
 import gc
+import json
 import os
 import pathlib
 import signal
@@ -164,3 +165,9 @@ def test_arrays_outlive_the_stream_and_go_to_jax():
     assert parsed["image"] == records[3]["image"]
     with pytest.raises(prep.errors.DamagedError):
         prep.parse_example(b"\x0a\xff", prep.open("cifar10"))
+    dataset = prep.open("cifar10")
+    features = json.loads(pathlib.Path(dataset.path, "features.json").read_text())
+    for schema in (dataset, dataset.features, features):
+        numpy.testing.assert_equal(prep.parse_example(dataset.record(5), schema), dataset[5])
+    with pytest.raises(prep.errors.InvalidError, match="features"):
+        prep.parse_example(dataset.record(5), {"label": "class_label"})
