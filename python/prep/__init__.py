@@ -7,6 +7,7 @@
 | shuffle, map, mix, pack, batch with functions of your own | `prep.MapDataset.load("cifar10").shuffle(42).map(f).batch(64)` |
 | feed Grain | `prep.grain.DataSource("cifar10")` |
 | read ArrayRecord files by index | `prep.ArrayRecordDataSource("train.array_record-*")` |
+| feed JAX, PyTorch; save where a stream stands | `prep.jax.prefetch_to_device(..)`, `prep.torch.loader(..)`, `prep.orbax.SaveArgs(..)`: import those modules |
 | build a dataset, see what there is | `prep.build("mnist")`, `prep.list()`, `prep.show("mnist")` |
 | write a dataset of your own | `prep.write("squares", examples)`, `@prep.builder("my_data")` |
 

@@ -33,14 +33,14 @@ __all__ = ["DeviceIterator", "ProcessShard", "make_global_batch", "prefetch_to_d
 
 
 class ProcessShard(TypedDict):
-    """Arguments of `prep.load`."""
+    """Which share, of how many."""
 
     shard_index: int
     shard_count: int
 
 
 def process_shard(sharding: jax.sharding.Sharding | None = None) -> ProcessShard:
-    """The share of the stream that this process reads, as arguments: `prep.load(..., **process_shard(sharding))`.
+    """The share of the stream that this process reads, as arguments of `prep.load`, `MapDataset.shard` and `prep.grain.ShardOptions`.
 
     >>> process_shard()
     {'shard_index': 0, 'shard_count': 1}

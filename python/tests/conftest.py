@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -93,6 +94,11 @@ def command(*arguments):
     done = subprocess.run([sys.executable, "-m", "prep", *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def blocks_of_the_readme():
+    """The Python programs in `python/README.md`."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "python" / "README.md").read_text(), re.DOTALL)
 
 
 @pytest.fixture

@@ -139,6 +139,17 @@ def test_closing_closes_the_loader():
             next(closed)
 
 
+def test_the_block_of_the_readme_runs(tmp_path):
+    """Twice: the second time it goes on."""
+    (code,) = [block for block in conftest.blocks_of_the_readme() if "import prep.jax" in block]
+    code = "import prep\n" + code.replace("/tmp/run", str(tmp_path / "run"))
+    for steps in (100, 200):
+        names = {}
+        exec(code.replace("manager.save(step,", f"manager.save({steps},"), names)
+        # Four batches an epoch; the remainder of the last one is not passed yet.
+        assert names["batches"].state()["sample_position"] == (steps // 4 - 1) * 300 + 256
+
+
 # Many devices: a process of its own, since JAX counts them once.
 
 DEVICES = """

@@ -1,6 +1,8 @@
 """Ways to leave a stream, for every kind of stream: nothing is left of it, at once. And streams that go on for long."""
 
 import contextlib
+import gc
+import multiprocessing
 import operator
 import os
 import pathlib
@@ -11,7 +13,7 @@ import time
 
 import conftest
 import pytest
-from test_processes import linux, resident
+from test_processes import linux, resident, settled, threads
 
 import prep
 import prep.grain
@@ -228,3 +230,28 @@ def test_memory_is_flat_over_many_small_batches(make):
             if number == count // 10:
                 before = resident()
     assert number == count - 1 and resident() - before < 16 << 20
+
+
+@linux
+@pytest.mark.parametrize("workers", [0, 2])
+def test_creating_and_dropping_pipelines_leaves_nothing_behind(workers):
+    """A thousand times in `make soak`; each second one is left in the middle, each third one in a cycle."""
+    dataset = prep.MapDataset.range(1000).shuffle(1).map(operator.neg).batch(2).options(num_threads=2, workers=workers)
+
+    def once(number):
+        iterator = iter(dataset)
+        if number % 2:
+            next(iterator)
+        if number % 3 == 0:
+            iterator.itself = iterator
+
+    def left():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), multiprocessing.active_children()
+
+    for number in range(6):
+        once(number)
+    before, running = left(), settled(threads, 0)
+    for number in range(1000 if SOAK else 50):
+        once(number)
+    assert left() == before and settled(threads, running) <= running

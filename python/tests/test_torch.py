@@ -52,6 +52,13 @@ def test_the_examples_in_the_documentation_hold(monkeypatch):
     assert doctest.testmod(prep.torch).failed == 0
 
 
+def test_the_block_of_the_readme_runs():
+    (code,) = [block for block in conftest.blocks_of_the_readme() if "import prep.torch" in block]
+    names = {}
+    exec(code, names)
+    assert names["batch"]["image"].shape == (256, 32, 32, 3) and "stream" in str(names["state"])
+
+
 def test_tensors_are_the_loaders_own_memory_and_writable():
     dataset = prep.torch.IterableDataset("cifar10", num_epochs=1, **OPTIONS)
     kept = list(itertools.islice(dataset, 18))

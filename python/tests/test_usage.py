@@ -7,7 +7,7 @@ import re
 
 import pytest
 import usage
-from conftest import ROOT
+from conftest import ROOT, blocks_of_the_readme
 
 DATA = pathlib.Path(__file__).parent / "data"
 
@@ -44,8 +44,7 @@ def test_the_examples_in_the_documentation_hold(name, monkeypatch):
 
 def test_the_pipeline_in_the_readme_of_the_package_runs():
     names = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "python/README.md").read_text(), re.DOTALL)
-    (code,) = (block for block in blocks if "prep.MapDataset.load" in block)
+    (code,) = (block for block in blocks_of_the_readme() if "prep.MapDataset.load" in block)
     exec(code, names)
     assert names["first"]["image"].shape == (64, 32, 32, 3)
     assert sum(len(batch["label"]) for batch in names["rest"]) == 128
