@@ -72,8 +72,9 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):  # type: ignore[mi
             with a state: a `prep.Loader`, an iterator of `prep.grain` or of a pipeline. It has to pickle where workers are spawned.
         rank: Of this process. Default: that of `torch.distributed`, where it is initialised, else 0.
         world_size: Number of ranks. Default: likewise, else 1.
-        options: Of `prep.load`, with a name only. `batch_size` is of one worker of one rank. `num_epochs` is of one iteration: with 1, the
-            loop over the dataset is one epoch, and `set_epoch` says which.
+        options: Of `prep.load`, with a name only. `batch_size` is of one worker of one rank. All take equal steps, so that the last batch of
+            an epoch may have no row for some: `drop_remainder=True` leaves it out. `num_epochs` is of one iteration: with 1, the loop over the
+            dataset is one epoch, and `set_epoch` says which.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):  # type: ignore[mi
         self._epoch = epoch
 
     def _share(self) -> tuple[int, int]:
-        """Of this worker of this rank. A rank's workers are neighbours, so that they read the parts of what the rank reads alone."""
+        """Of this worker of this rank. A rank's workers are neighbours: together they read what the rank would alone, in batches as large in sum."""
         rank, world_size = self._found_ranks()
         worker = torch.utils.data.get_worker_info()
         if worker is None:
