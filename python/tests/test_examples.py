@@ -103,6 +103,16 @@ def test_training_lowers_the_loss_and_goes_on_exactly(name, words, program, tmp_
     assert resumed.losses == whole.losses[20:]
 
 
+def test_a_run_under_the_real_grain_goes_on_here_with_the_same_losses(program, grain, tmp_path):
+    """Grain's handler saves, ours restores."""
+    ours, theirs = program("train_grain").main, program("train_grain", "grain.python").main
+    words = ["--batch-size", "16", "--workers", "0"]
+    whole = ours([*words, "--steps", "25"])
+    saving = [*words, "--checkpoints", str(tmp_path / "run"), "--save-every", "10"]
+    assert theirs([*saving, "--steps", "15"]).losses == whole.losses[:15]
+    assert ours([*saving, "--steps", "25"]).losses == whole.losses[10:]
+
+
 @pytest.mark.parametrize(("name", "words", "steps"), [("train_grain", ["--workers", "0", "--epochs", "1"], (8, 7)), ("train_native", ["--epochs", "2"], (16, 14))])
 def test_a_batch_that_is_not_full_is_compiled_for(name, words, steps, program):
     module = program(name)
