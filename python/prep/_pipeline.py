@@ -780,11 +780,15 @@ class DatasetIterator(Iterator[T]):
 
     def _start(self, states: list[str]) -> None:
         options = dict(self._dataset._options)
-        self._table = _Table(options.pop("workers", 0), options.pop("start_method", None))
-        stages = self._dataset._make(self._table)
-        self._table.start()
-        self._process = os.getpid()
-        self._stream = stages.load(options, states)
+        table = _Table(options.pop("workers", 0), options.pop("start_method", None))
+        try:
+            stages = self._dataset._make(table)
+            table.start()
+            stream = stages.load(options, states)
+        except BaseException:
+            table.close()
+            raise
+        self._table, self._stream, self._process = table, stream, os.getpid()
 
     def _here(self) -> _core.Stream:
         """The stream of this process."""
@@ -874,9 +878,8 @@ class DatasetIterator(Iterator[T]):
 
     def __del__(self) -> None:
         # Perhaps it was never opened.
-        table = getattr(self, "_table", None)
-        if table is not None and self._process == os.getpid():
-            table.close()
+        if getattr(self, "_process", None) == os.getpid():
+            self._table.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._closed:

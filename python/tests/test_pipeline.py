@@ -200,6 +200,11 @@ def test_a_state_goes_on_where_it_was_saved(make):
         assert [*map(listed, iterator)] == whole[taken:]
     with pytest.raises(prep.errors.StateError, match="stage"):
         MapDataset.range(7).iter(state)
+    iterator = iter(dataset)
+    first = listed(next(iterator))
+    with pytest.raises(prep.errors.StateError, match="stage"):
+        iterator.set_state(MapDataset.range(7).iter().get_state())
+    assert [first, *map(listed, iterator)] == whole, "it goes on as if nothing had been asked"
 
 
 def test_what_a_function_raises_is_raised_with_its_place():
