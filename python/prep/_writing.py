@@ -84,7 +84,7 @@ class Builder:
         for part in self._function.__qualname__.split("."):
             found = getattr(found, part, None)
         if found is self:
-            return self._function.__qualname__
+            return str(self._function.__qualname__)
         return Builder, (self._function, self.name, self.version, self._fields)
 
     def identity(self) -> str:
@@ -157,7 +157,7 @@ def places_of(sources: Mapping[str, PathLike | Sequence[PathLike]]) -> list[tupl
     """The sources of each split, by its index: paths, addresses, and what patterns stand for, in the order of the paths."""
     places = []
     for index, (split, given) in enumerate(sources.items()):
-        for place in map(os.fspath, [given] if isinstance(given, (str, os.PathLike)) else given):
+        for place in (os.fspath(own) for own in ([given] if isinstance(given, (str, os.PathLike)) else given)):
             if "://" in place or os.path.exists(place) or not glob.has_magic(place):
                 places.append((index, place))
                 continue

@@ -27,7 +27,7 @@ enum State {
     Open(Box<ExampleWriter>),
     /// An example is being written, without the interpreter lock.
     Busy,
-    Whole(ExampleFile),
+    Whole(Box<ExampleFile>),
     Closed,
 }
 
@@ -90,7 +90,7 @@ impl Examples {
 
     fn take_file(&self) -> PyResult<ExampleFile> {
         self.take(State::Closed, |state| match state {
-            State::Whole(file) => Ok(file),
+            State::Whole(file) => Ok(*file),
             other => Err(other),
         })
     }
@@ -156,7 +156,7 @@ impl Examples {
             let writer = self.take_writer()?;
             let file = outside(py, || writer.finish().map_err(JobError::from));
             self.put(State::Closed);
-            self.put(State::Whole(file?));
+            self.put(State::Whole(Box::new(file?)));
             Ok(())
         })
     }
