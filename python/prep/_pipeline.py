@@ -316,7 +316,8 @@ class _Base(Generic[T]):
 
         Args:
             batch_size: Elements of a batch, on this host.
-            drop_remainder: Whether a last batch that is not full is left out.
+            drop_remainder: Whether a last batch that is not full is left out. Else a host may have no row of it: then it has arrays without rows, or
+                where Python functions or sequences come before an empty dict.
             batch_fn: Makes a batch of the list of elements.
             stacking: What becomes of arrays of several shapes: an error; `padded` with zeros to the largest; or a list of them.
         """

@@ -403,8 +403,9 @@ impl Stages {
     /// Opens the stream of elements.
     fn load(&self, py: Python<'_>, options: &Bound<'_, PyDict>, states: Vec<String>) -> PyResult<Stream> {
         guarded(|| {
-            // Now, and not by whatever thread takes the first element: a fork in the middle of an import leaves its lock held in the child.
-            py.import("numpy")?;
+            // Now, NumPy too, and not by whatever thread takes the first element: a fork in the middle of an import leaves its lock held in the
+            // child.
+            py.import("prep._batch")?;
             let mut parsed = PipelineOptions::new();
             for (key, value) in options {
                 let key: String = key.extract()?;

@@ -14,6 +14,7 @@ import grain
 import numpy
 import pytest
 from conftest import ROOT
+from test_processes import linux
 
 import prep
 from prep import IterDataset, MapDataset, transforms
@@ -280,6 +281,7 @@ def threads():
     return [name for name in names if name.startswith("prep-")]
 
 
+@linux
 def test_threads_end_with_the_iterator():
     def slow(element):
         time.sleep(0.02)
@@ -388,6 +390,45 @@ def test_batches_of_tuples_are_taken_apart():
     numpy.testing.assert_equal(list(batches), list(theirs))
     with pytest.raises(prep.errors.InvalidError, match="take a batch apart"):
         list(MapDataset.source([(numpy.ones(2), numpy.ones(3))]).to_iter_dataset().unbatch())
+
+
+def test_sources_of_ones_own():
+    class Squares:
+        asked = []
+
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, index):
+            if index == 7:
+                raise IndexError("seven")
+            return index * index
+
+        def __getitems__(self, indices):
+            self.asked.append(len(indices))
+            return [self[index] for index in indices]
+
+    squares = MapDataset.source(Squares())
+    assert len(squares) == 20 and squares[3] == squares[23] == 9 and squares[-1] == 361
+    assert listed(next(iter(squares.batch(6)))) == [0, 1, 4, 9, 16, 25] and max(Squares.asked) == 6
+    iterator = iter(squares)
+    assert [next(iterator) for _ in range(7)] == [number**2 for number in range(7)]
+    with pytest.raises(IndexError, match="seven"):
+        next(iterator)
+    iterator.skip(1)
+    assert next(iterator) == 64
+    assert list(MapDataset.source(MapDataset.range(4).map(double)).map(double)) == [0, 4, 8, 12]
+    with pytest.raises(TypeError, match="len"):
+        MapDataset.source(iter([1]))
+    with pytest.raises(prep.errors.InvalidError, match="batch size"):
+        squares.batch(0)
+    with pytest.raises(prep.errors.UnsupportedError, match="step"):
+        squares[::-1]
+    with pytest.raises(prep.errors.OutOfRangeError):
+        MapDataset.range(0)[0]
+    # One row for two hosts.
+    rest = [list(MapDataset.source([1, 2, 3]).batch(1).shard(host, 2))[-1] for host in range(2)]
+    assert rest[0].tolist() == [3] and rest[1] == {}
 
 
 def test_packing_of_elements_of_python():
