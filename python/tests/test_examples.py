@@ -20,15 +20,18 @@ EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
 
 
 @pytest.fixture(scope="session")
-def fashion(catalog):
-    """120 and 40 real pictures of Fashion-MNIST in the tests' catalog."""
+def fashion(tmp_path_factory):
+    """A catalog of its own with 120 and 40 real pictures of Fashion-MNIST."""
+    catalog = tmp_path_factory.mktemp("fashion") / "catalog"
     prep.build("fashion_mnist", from_=conftest.GOLDEN / "fashion_mnist", checksum=False, catalog=catalog)
+    return catalog
 
 
 @pytest.fixture
 def program(fashion, monkeypatch):
     """Loads an example, as it is or for the real Grain."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setenv("PREP_CATALOG", str(fashion))
 
     def load(name, package="prep.grain"):
         text = (EXAMPLES / f"{name}.py").read_text()
@@ -190,7 +193,7 @@ def texts(tmp_path, monkeypatch):
     return rows
 
 
-def test_grain_reads_our_shards_as_maxtext_does(texts, program, grain, capsys):
+def test_grain_reads_our_shards_as_maxtext_does(program, texts, grain, capsys):
     pytest.importorskip("tensorflow_datasets")
     module = program("maxtext_input")
     module.main(["texts", "--length", "64", "--batch-size", "4", "--batches", "3"])

@@ -227,8 +227,14 @@ def test_ranks_of_torch_distributed_read_disjoint_shares(context, tmp_path):
             assert rank.returncode == 0, output
 
 
-def test_the_training_program_goes_on_exactly(catalog, tmp_path, capsys):
-    prep.build("fashion_mnist", from_=conftest.GOLDEN / "fashion_mnist", checksum=False, catalog=catalog)
+@pytest.fixture
+def fashion(tmp_path, monkeypatch):
+    """A catalog of its own with 120 pictures of Fashion-MNIST."""
+    monkeypatch.setenv("PREP_CATALOG", str(tmp_path / "catalog"))
+    prep.build("fashion_mnist", from_=conftest.GOLDEN / "fashion_mnist", checksum=False)
+
+
+def test_the_training_program_goes_on_exactly(fashion, tmp_path, capsys):
     path = conftest.ROOT / "python" / "examples" / "train_torch.py"
     module = importlib.util.module_from_spec(specification := importlib.util.spec_from_file_location("train_torch", path))
     specification.loader.exec_module(module)
@@ -241,8 +247,7 @@ def test_the_training_program_goes_on_exactly(catalog, tmp_path, capsys):
     assert "goes on after step 20" in capsys.readouterr().out
 
 
-def test_the_training_program_runs_under_torchrun(catalog, tmp_path):
-    prep.build("fashion_mnist", from_=conftest.GOLDEN / "fashion_mnist", checksum=False, catalog=catalog)
+def test_the_training_program_runs_under_torchrun(fashion):
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", conftest.ROOT / "python" / "examples" / "train_torch.py"]
     with conftest.started(
         sys.executable, *words, "--steps", "100", "--batch-size", "8", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
