@@ -476,7 +476,9 @@ impl CachedFile {
         wanted.sort_unstable();
         wanted.dedup();
         let mut runs = self.fetch(entry, &wanted)?;
-        self.cache.inner.add(entry, &runs);
+        if !runs.is_empty() {
+            self.cache.inner.add(entry, &runs);
+        }
         runs.sort_unstable_by_key(|run| run.first);
         for part in parts {
             let end = part.offset + part.buffer.len() as u64;
@@ -600,7 +602,10 @@ impl ReadAt for CachedFile {
             missing_bytes += length;
             missing.push(part);
         }
-        self.read_missing(&entry, &mut missing)
+        match missing.is_empty() {
+            true => Ok(()),
+            false => self.read_missing(&entry, &mut missing),
+        }
     }
 
     fn request_cost(&self) -> u64 {
@@ -825,6 +830,24 @@ mod tests {
         // Another content has nothing here, and the store does not have it.
         let file = other.open_content(&moved, "other", 300_001).unwrap();
         assert!(file.read_at(0, &mut [0; 10]).is_err());
+    }
+
+    #[test]
+    fn what_is_there_is_read_without_a_lock_or_a_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let (location, bytes) = object("unlocked", 300_001);
+        let cache = Cache::open(folder.path(), 8 << 20).unwrap();
+        let file = cache.open_content(&location, "hash", 300_001).unwrap();
+        assert_eq!(read(&*file, 0, 300_001), bytes);
+        // Whoever asks for the lock now waits.
+        let held = cache.inner.lock().unwrap();
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| done.send(read(&*file, 100, 200_000)));
+            let found = wait.recv_timeout(std::time::Duration::from_secs(60));
+            drop(held);
+            assert_eq!(found.expect("it waits for the lock"), bytes[100..200_100]);
+        });
     }
 
     #[test]
