@@ -6,6 +6,7 @@ use prep_formats::features::{Encoding, Feature, Features};
 use serde_json::{Map, Value, json};
 
 use crate::build::{BuildOutcome, statistics};
+use crate::convert::ConvertOutcome;
 
 /// A version in a listing: `name`, `config`, `version`, `splits` {name: {`examples`, `shards`, `bytes`}}, `fingerprint`, `path`, and `tags`
 /// [{`name`, `version`}], those that name it.
@@ -289,6 +290,50 @@ pub fn outcome(outcome: &BuildOutcome) -> Value {
         "shards_found_finished": outcome.shards_found,
         "unchecked_sources": outcome.unchecked,
         "graph": outcome.graph.as_ref().map(crate::explain::Graph::json),
+    })
+}
+
+/// How a conversion ended: `status` (`converted`, `up to date` or `planned`), its inputs and shards, and what it took.
+pub fn converted(outcome: &ConvertOutcome) -> Value {
+    let bytes_in: u64 = outcome.inputs.iter().map(|input| input.bytes).sum();
+    let bytes_out: u64 = outcome.shards.iter().map(|shard| shard.bytes).sum();
+    let slowest = outcome
+        .shards
+        .iter()
+        .filter(|shard| shard.seconds > 0.0)
+        .max_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    json!({
+        "status": outcome.status.name(),
+        "path": outcome.path,
+        "records": outcome.records,
+        "bytes_in": bytes_in,
+        "bytes_out": bytes_out,
+        "payload_bytes": outcome.payload_bytes,
+        "skipped": outcome.skipped,
+        "filtered": outcome.filtered,
+        "duplicates": outcome.duplicates,
+        "shards_found": outcome.shards_found,
+        "log": outcome.log,
+        "plan": outcome.plan,
+        "graph": outcome.graph.as_ref().map(crate::explain::Graph::json),
+        "seconds": outcome.seconds,
+        "workers": outcome.workers,
+        "peak_held_bytes": outcome.peak_held_bytes,
+        "spilled_bytes": outcome.spilled_bytes,
+        "slowest_shard": slowest.map(|shard| json!({"path": shard.path, "seconds": shard.seconds})),
+        "inputs": outcome.inputs.iter().map(|input| json!({
+            "name": input.name,
+            "kind": input.kind,
+            "bytes": input.bytes,
+            "records": input.records,
+            "skipped": input.skipped,
+        })).collect::<Vec<_>>(),
+        "shards": outcome.shards.iter().map(|shard| json!({
+            "path": shard.path,
+            "records": shard.records,
+            "bytes": shard.bytes,
+            "sha256": shard.sha256,
+        })).collect::<Vec<_>>(),
     })
 }
 

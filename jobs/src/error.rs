@@ -20,10 +20,10 @@ impl Hinted {
     }
 }
 
-/// Wrong usage that only shows after the arguments were parsed: exit code 2.
+/// Wrong usage that only shows after the arguments were parsed: exit code 2. Its words are about flags of the command.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Usage(pub(crate) String);
+pub struct Usage(pub(crate) String);
 
 impl Usage {
     /// Makes wrong usage of an error, which keeps its words, causes and advice.

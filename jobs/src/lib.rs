@@ -17,6 +17,7 @@
 //! | [`export`](mod@export) | dataset versions as TFDS folders and Parquet files |
 //! | [`cluster`], [`team`] | several processes that do one job |
 //! | [`tfds`] | order and shards as TFDS |
+//! | [`changes`] | tags, and versions that go |
 //! | [`describe`] | datasets and builds as JSON |
 //! | [`diff`] | what differs between two versions |
 //! | [`gc`] | what no version needs any more |
@@ -33,6 +34,7 @@
 pub mod archive;
 pub mod build;
 pub mod builder;
+pub mod changes;
 pub mod cli;
 pub mod cluster;
 pub mod convert;
@@ -60,4 +62,5 @@ pub mod team;
 pub mod tfds;
 
 pub use build::{BuildOutcome, BuildRequest, OnError, build, shard_file_name};
+pub use cli::verify_version;
 pub use in_place::register_in_place;

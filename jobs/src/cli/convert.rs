@@ -6,18 +6,15 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
-use serde_json::{Value, json};
 
 use crate::cli::build::left_out_before;
 use crate::cli::job_args::{Action, JobArgs, refuse_inside, run_job};
 use crate::cli::output::Usage;
 use crate::cli::{Global, Outcome};
 use crate::cluster::ClusterArgs;
-use crate::convert::transform::{parse_rename, parse_select};
-use crate::convert::{
-    ConvertOutcome, ConvertRequest, ConvertStatus, DEFAULT_NAME, Dedup, Order, Shards, filter,
-};
-use crate::resources::{parse_size, show_size};
+use crate::convert::{ConvertOutcome, ConvertRequest, ConvertStatus, ConvertWords};
+use crate::describe;
+use crate::resources::show_size;
 use crate::team::Team;
 
 /// Converts TFRecord and ArrayRecord files into a folder of ArrayRecord shards.
@@ -33,41 +30,8 @@ pub(crate) struct Convert {
     /// What to convert, and at the end the folder to make, which may be in a store (s3, gs, az).
     #[arg(value_name = "INPUT|OUTPUT", num_args = 2.., required = true)]
     paths: Vec<OsString>,
-    /// What the shards are called: NAME.array_record-00000-of-00008. In a catalog, the name of the dataset.
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME)]
-    name: String,
-    /// Number of shards: a number, `same` (one for each input), or `auto` (64 MiB to 1 GiB each, as TFDS).
-    ///
-    /// Default: `auto`; for a TFDS folder `same`.
-    #[arg(long, value_name = "N|auto|same")]
-    shards: Option<String>,
-    /// As many shards as keep each below this size of its records, on average.
-    #[arg(long, value_name = "SIZE", conflicts_with = "shards")]
-    max_shard_size: Option<String>,
-    /// Order of the records: `source`, `shuffle:SEED`, or `key:FEATURE`.
-    #[arg(long, value_name = "ORDER", default_value = "source")]
-    order: String,
-    /// Options of the shards, as the ArrayRecord writer takes them: `group_size:1,zstd:3`, `uncompressed`.
-    #[arg(long, value_name = "STRING")]
-    options: Option<String>,
-    /// Keeps records for which this holds: "label in (1, 2) and not name == 'cat'".
-    #[arg(long, value_name = "EXPR")]
-    filter: Option<String>,
-    /// Keeps these features only.
-    #[arg(long, value_name = "F,..")]
-    select: Option<String>,
-    /// Renames features.
-    #[arg(long, value_name = "OLD=NEW,..")]
-    rename: Option<String>,
-    /// Writes at most so many records: the first ones of the order.
-    #[arg(long, value_name = "N")]
-    limit: Option<u64>,
-    /// Leaves out records that came before: `exact` compares whole records, `exact:FEATURE` the values of a feature.
-    #[arg(long, value_name = "exact[:FEATURE]")]
-    dedup: Option<String>,
-    /// Registers the output in this catalog, as dataset NAME.
-    #[arg(long, value_name = "URL")]
-    catalog: Option<String>,
+    #[command(flatten)]
+    words: ConvertWords,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -91,7 +55,7 @@ pub(crate) fn run(args: &Convert, global: &Global) -> Result<Outcome> {
     } else {
         args.job.clone()
     };
-    let outcome = run_job(action, &job, global, &monitor, describe, || {
+    let outcome = run_job(action, &job, global, &monitor, describe::converted, || {
         let mut request = request;
         request.team = Team::of(args.cluster.connect(arguments, &monitor)?);
         request.team.show_to(&monitor);
@@ -115,17 +79,17 @@ fn arguments(args: &Convert) -> Vec<String> {
         .map(|path| path.to_string_lossy().into_owned())
         .collect();
     let flags = [
-        ("--name", Some(args.name.clone())),
-        ("--shards", args.shards.clone()),
-        ("--max-shard-size", args.max_shard_size.clone()),
-        ("--order", Some(args.order.clone())),
-        ("--options", args.options.clone()),
-        ("--filter", args.filter.clone()),
-        ("--select", args.select.clone()),
-        ("--rename", args.rename.clone()),
-        ("--limit", args.limit.map(|limit| limit.to_string())),
-        ("--dedup", args.dedup.clone()),
-        ("--catalog", args.catalog.clone()),
+        ("--name", Some(args.words.name.clone())),
+        ("--shards", args.words.shards.clone()),
+        ("--max-shard-size", args.words.max_shard_size.clone()),
+        ("--order", Some(args.words.order.clone())),
+        ("--options", args.words.options.clone()),
+        ("--filter", args.words.filter.clone()),
+        ("--select", args.words.select.clone()),
+        ("--rename", args.words.rename.clone()),
+        ("--limit", args.words.limit.map(|limit| limit.to_string())),
+        ("--dedup", args.words.dedup.clone()),
+        ("--catalog", args.words.catalog.clone()),
         ("--on-error", Some(args.job.on_error.clone())),
         ("--overwrite", args.job.overwrite.then(String::new)),
         ("--dry-run", args.job.dry_run.then(String::new)),
@@ -141,49 +105,13 @@ fn arguments(args: &Convert) -> Vec<String> {
 
 /// The request that the flags make.
 fn request(args: &Convert) -> Result<ConvertRequest> {
-    fn usage<T>(flag: &str, result: Result<T, String>) -> Result<T> {
-        result.map_err(|reason| Usage(format!("`--{flag}`: {reason}")).into())
-    }
     let job = args.job.settings()?;
     let mut inputs = args.paths.clone();
     let output = inputs.pop().unwrap_or_default();
     if inputs.is_empty() {
         return Err(Usage("give at least one input, and the output".to_owned()).into());
     }
-    let mut request = ConvertRequest::new(inputs, output);
-    request.name.clone_from(&args.name);
-    request.shards = match (&args.max_shard_size, &args.shards) {
-        (Some(size), _) => {
-            let bytes = usage("max-shard-size", parse_size(size))?;
-            if bytes == 0 {
-                return Err(Usage("`--max-shard-size` is 0".to_owned()).into());
-            }
-            Some(Shards::MaxBytes(bytes))
-        }
-        (None, Some(text)) => Some(usage("shards", Shards::parse(text))?),
-        (None, None) => None,
-    };
-    request.order = usage("order", Order::parse(&args.order))?;
-    if let Some(text) = &args.options {
-        let parsed = prep_formats::array_record::WriteOptions::parse(text);
-        usage("options", parsed.map(|_| ()).map_err(|error| error.to_string()))?;
-    }
-    request.options.clone_from(&args.options);
-    if let Some(text) = &args.filter {
-        usage(
-            "filter",
-            filter::parse(text).map(|_| ()).map_err(|fault| fault.show(text)),
-        )?;
-    }
-    request.filter.clone_from(&args.filter);
-    request.select = usage("select", args.select.as_deref().map(parse_select).transpose())?;
-    request.rename = usage(
-        "rename",
-        args.rename.as_deref().map_or(Ok(Vec::new()), parse_rename),
-    )?;
-    request.limit = args.limit;
-    request.dedup = usage("dedup", args.dedup.as_deref().map(Dedup::parse).transpose())?;
-    request.catalog.clone_from(&args.catalog);
+    let mut request = args.words.request(inputs, output)?;
     request.hash_shards = args.job.report.is_some();
     request.on_error = job.on_error;
     request.overwrite = job.overwrite;
@@ -193,49 +121,6 @@ fn request(args: &Convert) -> Result<ConvertRequest> {
     request.memory_bytes = job.memory_bytes;
     request.spill_folder = job.spill_folder;
     Ok(request)
-}
-
-fn describe(outcome: &ConvertOutcome) -> Value {
-    let bytes_in: u64 = outcome.inputs.iter().map(|input| input.bytes).sum();
-    let bytes_out: u64 = outcome.shards.iter().map(|shard| shard.bytes).sum();
-    let slowest = outcome
-        .shards
-        .iter()
-        .filter(|shard| shard.seconds > 0.0)
-        .max_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    json!({
-        "status": outcome.status.name(),
-        "path": outcome.path,
-        "records": outcome.records,
-        "bytes_in": bytes_in,
-        "bytes_out": bytes_out,
-        "payload_bytes": outcome.payload_bytes,
-        "skipped": outcome.skipped,
-        "filtered": outcome.filtered,
-        "duplicates": outcome.duplicates,
-        "shards_found": outcome.shards_found,
-        "log": outcome.log,
-        "plan": outcome.plan,
-        "graph": outcome.graph.as_ref().map(crate::explain::Graph::json),
-        "seconds": outcome.seconds,
-        "workers": outcome.workers,
-        "peak_held_bytes": outcome.peak_held_bytes,
-        "spilled_bytes": outcome.spilled_bytes,
-        "slowest_shard": slowest.map(|shard| json!({"path": shard.path, "seconds": shard.seconds})),
-        "inputs": outcome.inputs.iter().map(|input| json!({
-            "name": input.name,
-            "kind": input.kind,
-            "bytes": input.bytes,
-            "records": input.records,
-            "skipped": input.skipped,
-        })).collect::<Vec<_>>(),
-        "shards": outcome.shards.iter().map(|shard| json!({
-            "path": shard.path,
-            "records": shard.records,
-            "bytes": shard.bytes,
-            "sha256": shard.sha256,
-        })).collect::<Vec<_>>(),
-    })
 }
 
 /// `1000000 records in 8 shards, 1.0 GiB, in 1.2 s, at shards`.
@@ -279,6 +164,7 @@ mod tests {
     use clap::Parser;
 
     use crate::build::OnError;
+    use crate::convert::{Dedup, Order, Shards};
 
     #[derive(Debug, Parser)]
     struct Command {

@@ -41,6 +41,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 pub(crate) use progress::show_count;
+pub use verify::verify_version;
 
 use clap::{Args, Parser, Subcommand};
 

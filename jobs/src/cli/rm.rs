@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use prep_catalog::{DatasetName, Selector};
-use serde_json::json;
+use prep_catalog::DatasetName;
 
+use crate::changes;
 use crate::cli::from_catalog::CatalogArgs;
-use crate::cli::from_catalog::{advise, catalog};
-use crate::cli::output::{Usage, say};
+use crate::cli::from_catalog::{advise, catalog, text};
+use crate::cli::output::say;
 use crate::cli::{Global, Outcome};
 
 /// Removes versions from the catalog; their data stay until `prep gc`.
@@ -34,68 +34,39 @@ pub(crate) struct Rm {
 pub(crate) fn run(args: &Rm, global: &Global) -> anyhow::Result<Outcome> {
     let name = DatasetName::parse(&args.name).map_err(advise)?;
     let catalog = catalog(args.at.catalog.as_deref())?;
-    let is_exact = name.selector != Selector::Latest;
-    if args.all && is_exact {
-        return Err(Usage("`--all` is for a name without a version".into()).into());
-    }
-    // One that is not there is told with what is.
-    let found = catalog.version_of(&name).map_err(advise)?;
-    let state = catalog.state(&name).map_err(advise)?;
-    let all: Vec<String> = state.versions().map(|(version, _)| version.to_string()).collect();
-    let versions = if args.all {
-        all
-    } else if is_exact || all.len() == 1 {
-        vec![found]
-    } else {
-        return Err(Usage(format!(
-            "`{}` has {} versions ({}): say which one, as in `{}:{found}`, or `--all`",
-            name.place(),
-            all.len(),
-            all.join(", "),
-            name.place()
-        ))
-        .into());
-    };
+    let removed =
+        changes::remove(&catalog, &name, args.all, args.dry_run).map_err(|error| match error
+            .downcast::<prep_catalog::Error>(
+        ) {
+            Ok(error) => advise(error),
+            Err(error) => error,
+        })?;
     let mut out = io::stdout().lock();
-    for version in versions {
-        let Some(there) = state.version(&version) else {
-            continue;
-        };
-        let tags: Vec<&str> = state
-            .tags()
-            .filter(|(_, tagged)| tagged.to_string() == version)
-            .map(|(tag, _)| tag)
-            .collect();
-        let folder = catalog.folder(&there.record.path).map_err(advise)?;
-        let exact = name.clone().with_selector(Selector::Version(version.clone()));
-        let log = if args.dry_run {
-            None
-        } else {
-            match catalog.remove(&exact) {
-                Ok(log) => log,
-                // Another one was faster.
-                Err(prep_catalog::Error::UnknownVersion { .. }) => None,
-                Err(error) => return Err(advise(error)),
-            }
-        };
-        let is_users = there.kind == "register";
+    for version in removed {
         if args.at.json {
-            let object = json!({
-                "status": if args.dry_run { "planned" } else { "removed" },
-                "name": name.name, "config": name.config, "version": version, "tags": tags, "log": log,
-                "path": folder.to_string(), "in_place": is_users,
-            });
-            writeln!(out, "{object}")?;
+            writeln!(out, "{version}")?;
         } else if !global.quiet {
             let would = if args.dry_run { "would be" } else { "is" };
+            let tags: Vec<String> = version["tags"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(text)
+                .collect();
             let tags = match tags.len() {
                 0 => String::new(),
                 _ => format!(", and its tags {}", tags.join(", ")),
             };
-            writeln!(out, "{exact} {would} removed{tags}")?;
+            let folder = text(&version["path"]);
+            writeln!(
+                out,
+                "{}:{} {would} removed{tags}",
+                name.place(),
+                text(&version["version"])
+            )?;
             say(format_args!(
                 "{}",
-                if is_users {
+                if version["in_place"] == true {
                     format!(
                         "its files are yours, and stay; what describes them stays at {folder} until `prep gc` deletes it"
                     )

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use clap::Args;
 use prep_catalog::DatasetName;
-use serde_json::json;
 
+use crate::changes;
 use crate::cli::from_catalog::CatalogArgs;
-use crate::cli::from_catalog::{advise, catalog};
+use crate::cli::from_catalog::{advise, catalog, text};
 use crate::cli::{Global, Outcome};
 
 /// Gives a version a name, or takes one away.
@@ -35,34 +35,14 @@ pub(crate) struct Tag {
 pub(crate) fn run(args: &Tag, global: &Global) -> anyhow::Result<Outcome> {
     let name = DatasetName::parse(&args.name).map_err(advise)?;
     let catalog = catalog(args.at.catalog.as_deref())?;
-    let selected = if args.delete {
-        name.clone()
-            .with_selector(prep_catalog::Selector::Tag(args.tag.clone()))
-    } else {
-        name.clone()
-    };
-    // Also says which version an unknown one could have been meant to be, before anything is written.
-    let version = catalog.version_of(&selected).map_err(advise)?;
-    let log = match (args.dry_run, args.delete) {
-        (true, _) => None,
-        (false, true) => catalog.untag(&name, &args.tag).map_err(advise)?,
-        (false, false) => catalog.tag(&name, &args.tag).map_err(advise)?,
-    };
-    let status = match (args.dry_run, args.delete, log) {
-        (true, ..) => "planned",
-        (false, true, _) => "removed",
-        (false, false, Some(_)) => "tagged",
-        (false, false, None) => "up to date",
-    };
+    let done = changes::tag(&catalog, &name, &args.tag, args.delete, args.dry_run).map_err(advise)?;
     let mut out = io::stdout().lock();
     if args.at.json {
-        let object = json!({
-            "status": status, "name": name.name, "config": name.config, "version": version, "tag": args.tag, "log": log,
-        });
-        writeln!(out, "{object}")?;
+        writeln!(out, "{done}")?;
     } else if !global.quiet {
         let (place, tag) = (name.place(), &args.tag);
-        let text = match status {
+        let (version, status) = (text(&done["version"]), text(&done["status"]));
+        let text = match status.as_str() {
             "planned" if args.delete => format!("tag `{tag}` of {place}:{version} would be removed"),
             "planned" => format!("{place}:{version} would be {place}@{tag}"),
             "removed" => format!("tag `{tag}` of {place}:{version} is removed"),

@@ -10,6 +10,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
 use clap::Args;
+use prep_catalog::Resolved;
 use prep_catalog::manifest::{FileManifest, MANIFEST_FILE, Manifest, ShardManifest};
 use prep_formats::Error;
 use prep_formats::array_record::{self, VerifyOptions};
@@ -174,10 +175,7 @@ pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
             continue;
         }
         let found = verify_dataset::resolve(&target, args.at.catalog.as_deref())?;
-        match found.folder.as_path() {
-            Some(folder) => tasks.extend(tasks_of(&folder)?),
-            None => tasks.extend(files_of(found.manifest, &found.folder)),
-        }
+        tasks.extend(tasks_of_version(found)?);
     }
     let journal = VerifyJournal::open(args.resume.as_deref(), args.quick, &args.targets)?;
     let monitor = Monitor::new();
@@ -209,6 +207,42 @@ pub(crate) fn run(args: &Verify, global: &Global) -> anyhow::Result<Outcome> {
     } else {
         Outcome::No
     })
+}
+
+/// The files of a version.
+fn tasks_of_version(found: Resolved) -> anyhow::Result<Vec<Task>> {
+    match found.folder.as_path() {
+        Some(folder) => tasks_of(&folder),
+        None => Ok(files_of(found.manifest, &found.folder).collect()),
+    }
+}
+
+/// Checks every hash and checksum of a version, as `prep verify NAME`; with `quick` reads footers and headers only. For each file, in the order of their paths, what
+/// `--json` prints: `path`, `ok`, `records`, and `damaged` [{`records`, `offset`, `reason`}].
+///
+/// # Errors
+/// A file cannot be read; damage is no error. Or a stop.
+pub fn verify_version(
+    found: Resolved,
+    quick: bool,
+    workers: usize,
+    monitor: &Monitor,
+) -> anyhow::Result<Vec<serde_json::Value>> {
+    let tasks = tasks_of_version(found)?;
+    let journal = VerifyJournal::none(quick);
+    let look = Look {
+        quick,
+        meter: monitor.stage("verify", Unit::Bytes, Some(tasks.iter().map(Task::size).sum())),
+        journal: &journal,
+    };
+    let mut reports = Vec::new();
+    verify_all(&tasks, workers, &look, |report| {
+        monitor.check()?;
+        reports.push(serde_json::to_value(report)?);
+        Ok(())
+    })?;
+    look.meter.finish();
+    Ok(reports)
 }
 
 /// How closely files are looked at, and how far that is.

@@ -80,16 +80,21 @@ pub(crate) struct VerifyJournal {
 }
 
 impl VerifyJournal {
-    /// Opens the journal of these targets. `resume` is what `--resume` says: nothing to begin anew, an empty path for the usual place. A place that cannot
-    /// be written is an error only if the user named it.
-    pub(crate) fn open(resume: Option<&Path>, quick: bool, targets: &[String]) -> anyhow::Result<Self> {
-        let named = resume.filter(|path| !path.as_os_str().is_empty());
-        let mut journal = Self {
+    /// One that notes nothing.
+    pub(crate) fn none(quick: bool) -> Self {
+        Self {
             path: None,
             file: Mutex::new(None),
             found: HashMap::new(),
             quick,
-        };
+        }
+    }
+
+    /// Opens the journal of these targets. `resume` is what `--resume` says: nothing to begin anew, an empty path for the usual place. A place that cannot
+    /// be written is an error only if the user named it.
+    pub(crate) fn open(resume: Option<&Path>, quick: bool, targets: &[String]) -> anyhow::Result<Self> {
+        let named = resume.filter(|path| !path.as_os_str().is_empty());
+        let mut journal = Self::none(quick);
         let path = match named {
             Some(path) => path.to_owned(),
             None => match usual_place(targets) {

@@ -31,6 +31,7 @@ mod read;
 mod shard;
 mod tfds;
 pub(crate) mod transform;
+mod words;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -69,6 +70,8 @@ use crate::monitor::{Monitor, Unit};
 use crate::place::{Look, Maker, Place, Standing};
 use crate::resources::{self, show_size};
 use crate::team::Team;
+
+pub use crate::convert::words::ConvertWords;
 
 /// Raise when the same inputs and options give other bytes than before: conversions of the old are then not "up to date".
 const OUTPUT_REVISION: u32 = 2;

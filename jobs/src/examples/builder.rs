@@ -433,13 +433,40 @@ impl Builder for ExampleBuilder {
             None => None,
             Some(name) => Some(key_of(name, &row).map_err(invalid)?),
         };
-        let features = self.set.spec.features.iter();
         let found = values(&self.form, row).map_err(|reason| {
             let hint = "mend the code that gives it, or say what the feature is with `features`";
             invalid(reason.clone()).context(Hinted::new(reason, hint))
         })?;
-        // Both are sorted by name.
-        let named = features.zip(found).map(|((name, _), (_, value))| (name, value));
-        Ok(Decoded::Placed(named.collect(), raw.split, key))
+        Ok(Decoded::Placed(found, raw.split, key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(texts: &[&str]) -> Result<Vec<String>, String> {
+        let place = |text: &&str| match Url::parse(text) {
+            Ok(url) => SourcePlace::Url(url),
+            Err(_) => SourcePlace::Path(PathBuf::from(text)),
+        };
+        let places: Vec<SourcePlace> = texts.iter().map(place).collect();
+        names(&places).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn sources_have_the_shortest_names_that_tell_them_apart() {
+        assert_eq!(named(&["/a/x", "/b/y"]).unwrap(), ["x", "y"]);
+        assert_eq!(
+            named(&["/a/1/x", "/a/2/x", "/a/2/y"]).unwrap(),
+            ["1/x", "2/x", "y"]
+        );
+        assert_eq!(named(&["/a/1/x", "/b/1/x"]).unwrap(), ["a/1/x", "b/1/x"]);
+        assert_eq!(
+            named(&["https://a.org/1/x", "https://b.org/1/x"]).unwrap(),
+            ["a.org-1-x", "b.org-1-x"]
+        );
+        assert!(named(&["/a/x", "/a/x"]).unwrap_err().contains("is there twice"));
+        assert_eq!(named(&[]).unwrap(), Vec::<String>::new());
     }
 }

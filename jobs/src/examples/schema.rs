@@ -137,7 +137,7 @@ impl Schema {
                 for (name, declared) in declared {
                     let feature = match declared {
                         Declared::Feature(feature) => feature.clone(),
-                        Declared::Classes => survey.label(name).map_err(in_python)?,
+                        Declared::Classes => survey.label(name).map_err(without_recipe)?,
                     };
                     features.push((name.clone(), feature));
                 }
@@ -149,7 +149,7 @@ impl Schema {
             }
             None => {
                 for name in survey.columns.keys() {
-                    features.push((name.clone(), survey.feature(name).map_err(in_python)?));
+                    features.push((name.clone(), survey.feature(name).map_err(without_recipe)?));
                 }
             }
         }
@@ -161,7 +161,7 @@ impl Schema {
 }
 
 /// The error of a survey with advice for whoever has no recipe.
-fn in_python(error: anyhow::Error) -> anyhow::Error {
+fn without_recipe(error: anyhow::Error) -> anyhow::Error {
     let message = match find::<Hinted>(&error) {
         Some(hinted) => hinted.message.clone(),
         None => error.to_string(),
@@ -257,18 +257,21 @@ pub(super) fn form(features: &Features) -> Feature {
     Feature::dict(features.iter().map(|(name, feature)| (name, feature.clone())))
 }
 
-/// The values of features that a row has, in the features' order; else what is wrong with it.
-pub(super) fn values(form: &Feature, row: Row) -> Result<Vec<(String, Value)>, String> {
-    match convert::value(form, Cell::Dict(row), "", Lacking::Named(&[])) {
-        Ok(Value::Dict(values)) => Ok(values),
-        Ok(_) => Err("it is no row".to_owned()),
-        Err(misfit) => {
-            let name = misfit.column.trim_start_matches('/');
-            Err(format!(
-                "feature `{name}`: wanted {}, found {}",
-                misfit.wanted, misfit.found
-            ))
+/// The values of features that a row has, in the order of `form`; else what is wrong with it.
+pub(super) fn values(form: &Feature, row: Row) -> Result<Vec<(&str, Value)>, String> {
+    let found = convert::value(form, Cell::Dict(row), "", Lacking::Named(&[])).map_err(|misfit| {
+        let name = misfit.column.trim_start_matches('/');
+        format!(
+            "feature `{name}`: wanted {}, found {}",
+            misfit.wanted, misfit.found
+        )
+    })?;
+    match (form, found) {
+        (Feature::Dict(features), Value::Dict(values)) => {
+            let names = features.iter().map(|(name, _)| name.as_str());
+            Ok(names.zip(values.into_iter().map(|(_, value)| value)).collect())
         }
+        _ => Err("it is no row".to_owned()),
     }
 }
 
@@ -295,10 +298,78 @@ impl Checker {
             }
         }
         let values = values(&self.form, row)?;
-        let values: Vec<(&str, Value)> = values
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.clone()))
-            .collect();
         self.encoder.check(&values).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::describe::describe_features;
+
+    fn parsed(declared: &Json) -> Result<Features, String> {
+        let schema = Schema::parse(declared).map_err(|error| error.to_string())?;
+        schema.features().ok_or_else(|| "it is not known yet".to_owned())
+    }
+
+    #[test]
+    fn short_forms_and_what_is_described_are_the_same_features() {
+        let short = json!({
+            "any": "image",
+            "image": {"kind": "image", "shape": [null, 28, 1]},
+            "label": {"kind": "class_label", "names": ["a", "b"]},
+            "many": {"kind": "class_label", "num_classes": 3},
+            "number": "int64",
+            "bytes": "object",
+            "maybe": {"kind": "scalar", "dtype": "float32", "optional": true},
+            "list": ["text"],
+            "fixed": {"kind": "sequence", "feature": "uint8", "length": 2},
+            "nested": {"x": {"y": "bool"}, "box": {"kind": "bbox"}},
+            "tensor": {"kind": "tensor", "shape": [2, -1], "dtype": "float16", "encoding": "zlib"},
+        });
+        let features = parsed(&short).unwrap();
+        let mut described = describe_features(&features);
+        // No recipe says a picture of any number of channels.
+        described["any"] = json!("image");
+        assert_eq!(parsed(&described).unwrap(), features);
+        let file = features.to_files().swap_remove(0).1;
+        let file: Json = serde_json::from_str(&file).unwrap();
+        let names = |features: &Features| {
+            features
+                .iter()
+                .map(|(name, _)| name.to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&parsed(&file).unwrap()), names(&features));
+    }
+
+    #[test]
+    fn what_cannot_be_declared_is_named() {
+        for (declared, words) in [
+            (json!([]), "wanted an object"),
+            (json!({}), "`features` is empty"),
+            (json!({"x": 5}), "`features.x`: wanted what the feature is"),
+            (json!({"x": "int65"}), "`features.x.dtype`: `int65` is not a type"),
+            (json!({"x": ["text", "text"]}), "wanted a list of one feature"),
+            (
+                json!({"x": {"kind": "tensor", "dtype": "int8"}}),
+                "`features.x.shape`: missing",
+            ),
+            (json!({"x": {"y": {"kind": "cube"}}}), "`cube` is not known"),
+            (json!({"x": ["image"]}), "needs its shape"),
+            (json!({"x": {"kind": "text", "value": "a"}}), "recipes have it"),
+            (
+                json!({"x": {"kind": "text", "colour": 1}}),
+                "unknown field `colour`",
+            ),
+            (json!({"a/b": "int64", "a": {"b": "int64"}}), "a/b"),
+        ] {
+            let error = parsed(&declared).unwrap_err();
+            assert!(error.contains(words), "{declared}: {error}");
+        }
+        assert_eq!(
+            parsed(&json!({"x": "class_label"})).unwrap_err(),
+            "it is not known yet"
+        );
     }
 }

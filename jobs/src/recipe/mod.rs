@@ -325,6 +325,23 @@ pub fn read(path: &Path) -> Result<Recipe, RecipeError> {
     Ok(read_all(path)?.swap_remove(0))
 }
 
+/// The recipe that an object is which says what a TOML file would say. Relative source paths are taken from `folder`.
+///
+/// # Errors
+/// It is not a recipe: the message names the field.
+pub fn from_json(recipe: &serde_json::Value, folder: &Path) -> Result<Recipe, RecipeError> {
+    let file = "recipe";
+    let text = toml::to_string(recipe).map_err(|error| RecipeError {
+        file: file.to_owned(),
+        line: None,
+        field: String::new(),
+        reason: error.to_string(),
+    })?;
+    let found = parse(file, &text, folder);
+    // Nobody has seen its lines.
+    found.map_err(|fault| RecipeError { line: None, ..fault })
+}
+
 /// Reads all configs of the recipe at a path: at least one.
 ///
 /// # Errors
