@@ -9,6 +9,8 @@
 | read ArrayRecord files by index | `prep.ArrayRecordDataSource("train.array_record-*")` |
 | feed JAX, PyTorch; save where a stream stands | `prep.jax.prefetch_to_device(..)`, `prep.torch.loader(..)`, `prep.orbax.SaveArgs(..)`: import those modules |
 | build a dataset, see what there is | `prep.build("mnist")`, `prep.list()`, `prep.show("mnist")` |
+| make one of your own files; convert record files | `prep.register("my_data.toml")`, `prep.convert("*.tfrecord", "shards")` |
+| tag, remove, verify | `prep.catalog().tag("mnist", "best")` |
 | write a dataset of your own | `prep.write("squares", examples)`, `@prep.builder("my_data")` |
 
 Names are those of the command `prep`: `name`, `name/config`, `name:version`, `name@tag`. The catalog is `catalog=`, else `$PREP_CATALOG`,
@@ -18,11 +20,13 @@ Importing this package starts no threads and imports no NumPy: the first stream 
 """
 
 from prep import errors, grain, transforms
-from prep._api import Stage, build, list, load, open, parse_example, show, write
+from prep._api import build, catalog, convert, list, load, open, parse_example, register, show, write
 from prep._array_record import ArrayRecordDataSource
+from prep._catalog import Catalog
 from prep._core import Dataset, Loader, __version__
 from prep._pipeline import DatasetIterator, IterDataset, MapDataset
 from prep._spec import ArraySpec, Batch, Element
+from prep._progress import Stage
 from prep._writing import Builder, builder
 from prep.errors import PrepError
 
@@ -31,6 +35,7 @@ __all__ = [
     "ArraySpec",
     "Batch",
     "Builder",
+    "Catalog",
     "Dataset",
     "DatasetIterator",
     "Element",
@@ -42,12 +47,15 @@ __all__ = [
     "__version__",
     "build",
     "builder",
+    "catalog",
+    "convert",
     "errors",
     "grain",
     "list",
     "load",
     "open",
     "parse_example",
+    "register",
     "show",
     "transforms",
     "write",

@@ -7,11 +7,13 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, List, Literal, NamedTuple, TypeAlias
+from typing import Any, List, Literal, TypeAlias
 
 from prep import _core, _writing
+from prep._catalog import Catalog
 from prep._core import Dataset, Loader
 from prep._features import declared
+from prep._progress import Progress, Stage, staged
 from prep._spec import Element
 from prep._writing import Builder, Examples, PathLike
 from prep.errors import InvalidError
@@ -173,10 +175,7 @@ def list(*, catalog: str | os.PathLike[str] | None = None) -> List[dict[str, Any
     Args:
         catalog: Folder or URL; default `$PREP_CATALOG`, else a folder under `$PREP_HOME`.
     """
-    versions, problems = _core.list(_path(catalog))
-    for problem in problems:
-        _log.warning("%s", problem)
-    return versions
+    return Catalog(catalog).list()
 
 
 def show(name: str, *, catalog: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -189,23 +188,7 @@ def show(name: str, *, catalog: str | os.PathLike[str] | None = None) -> dict[st
     Raises:
         NotFoundError: No such dataset, version or tag (near names are told).
     """
-    return _core.show(name, _path(catalog))
-
-
-class Stage(NamedTuple):
-    """How far one stage of a build is."""
-
-    name: str
-    """What it does: `fetch cifar-10-binary.tar.gz`."""
-    unit: str
-    """What is counted: `bytes` or `examples`."""
-    done: int
-    total: int | None
-    """`None` where it is not known yet."""
-    finished: bool
-
-
-Progress: TypeAlias = Callable[[List[Stage]], object]
+    return Catalog(catalog).show(name)
 
 
 def build(
@@ -275,7 +258,7 @@ def build(
             _writing.places_of(sources),
             functools.partial(_writing.produce, recipe, spec, workers, start_method, _told(progress)),
             options=options,
-            progress=_staged(progress),
+            progress=staged(progress),
             note=_note,
         )
     if sources is not None:
@@ -283,12 +266,177 @@ def build(
     places = [from_] if isinstance(from_, (str, os.PathLike)) else from_
     return _core.build(
         os.fspath(recipe),
+        as_json=False,
+        in_place=False,
         sources=[os.fspath(place) for place in places],
         checksum=checksum,
         options=options,
-        progress=_staged(progress),
+        progress=staged(progress),
         note=_note,
     )
+
+
+def register(
+    recipe: PathLike | Mapping[str, Any],
+    *,
+    in_place: bool = False,
+    from_: PathLike | Sequence[PathLike] = (),
+    catalog: PathLike | None = None,
+    data_dir: PathLike | None = None,
+    workers: int | None = None,
+    memory: int | str | None = None,
+    shards: int | None = None,
+    on_error: str = "fail",
+    overwrite: bool = False,
+    statistics: bool = True,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Makes a dataset of your own out of a recipe, and registers it in the catalog, as the command `prep register`.
+
+    >>> recipe = {"format": 1, "name": "lines", "sources": [{"path": "tests/data/README.md"}], "reader": {"kind": "text"}, "splits": [{"name": "train"}]}
+    >>> outcome = register(recipe, catalog=CATALOG)
+    >>> outcome["status"], outcome["splits"]["train"]["examples"] > 3
+    ('built', True)
+
+    Args:
+        recipe: The path of a recipe, a TOML file; or a dict that says what one would, with paths from the working directory.
+        in_place: Leaves TFRecord and ArrayRecord files and folders of TFDS where they are, and writes only what describes them.
+        from_: Files and folders that hold the sources, in place of the recipe's.
+        catalog: Folder or URL; default `$PREP_CATALOG`, else a folder under `$PREP_HOME`.
+        data_dir: Where datasets lie. Default: `data` in the catalog.
+        workers: Threads. Default: one per core.
+        memory: Budget: bytes, or text such as `"4GiB"`. Default: a quarter of the machine's.
+        shards: Of each split. Default: the recipe decides.
+        on_error: What to do with a damaged record: `fail`, `skip` or `skip:MAX`.
+        overwrite: Replaces a different build of the same version.
+        statistics: Whether statistics of all features are counted and kept.
+        dry_run: Only says what would be done.
+        progress: Called some five times a second, with all stages so far. What it raises stops it.
+
+    Returns:
+        What `build` returns.
+
+    Raises:
+        InvalidError: The recipe is none: field, what was found and what was wanted.
+        BuildError, StorageError, DamagedError, NotFoundError: As `build`.
+    """
+    given = None if isinstance(recipe, Mapping) else os.fspath(recipe)
+    if given is not None and given.split("/")[0] in _core.BUILT_IN and not os.path.exists(given):
+        raise InvalidError(f"`{recipe}` is a built-in dataset: `prep.build` makes it; `register` takes the path of a recipe")
+    places = [from_] if isinstance(from_, (str, os.PathLike)) else from_
+    return _core.build(
+        json.dumps(recipe) if given is None else given,
+        as_json=given is None,
+        in_place=in_place,
+        sources=[os.fspath(place) for place in places],
+        checksum=True,
+        options=_options(catalog, data_dir, workers, memory, shards, on_error, overwrite, statistics, dry_run),
+        progress=staged(progress),
+        note=_note,
+    )
+
+
+def convert(
+    inputs: PathLike | Sequence[PathLike],
+    output: PathLike,
+    *,
+    name: str = "data",
+    shards: int | str | None = None,
+    max_shard_size: int | str | None = None,
+    order: str = "source",
+    options: str | None = None,
+    filter: str | None = None,
+    select: Sequence[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    dedup: str | None = None,
+    catalog: PathLike | None = None,
+    on_error: str = "fail",
+    overwrite: bool = False,
+    dry_run: bool = False,
+    workers: int | None = None,
+    memory: int | str | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Converts TFRecord and ArrayRecord files into a folder of ArrayRecord shards, as the command `prep convert`.
+
+    Records keep their order, checksums are verified, and the output appears as a whole when all of it is written and read back. A call that
+    was stopped goes on when it is given again.
+
+    >>> outcome = convert("tests/data/words.array_record", CATALOG + "/converted", shards=2, options="group_size:1,uncompressed")
+    >>> outcome["status"], outcome["records"], [shard["records"] for shard in outcome["shards"]]
+    ('converted', 3, [2, 1])
+
+    Args:
+        inputs: Files, patterns, folders of record files, a TFDS folder, or URLs (http, s3, gs, az).
+        output: The folder to make, which may be in a store.
+        name: What the shards are called: `NAME.array_record-00000-of-00008`; in a catalog, the name of the dataset.
+        shards: A number, `"same"` (one for each input) or `"auto"` (as TFDS). Default: `auto`; for a TFDS folder `same`.
+        max_shard_size: As many shards as keep each below this size of its records, on average; in place of `shards`.
+        order: `source`, `shuffle:SEED` or `key:FEATURE`.
+        options: ArrayRecord options of the shards. Default: `group_size:1,zstd:3`.
+        filter: Keeps records for which this holds: `"label in (1, 2) and not name == 'cat'"`.
+        select: Keeps these features only.
+        rename: New names of features by old ones.
+        limit: Writes at most so many records: the first ones of the order.
+        dedup: Leaves out records that came before: `exact`, or `exact:FEATURE` for the values of a feature.
+        catalog: Registers the output in this catalog. Default: in none.
+        on_error: What to do with a damaged record: `fail`, `skip` or `skip:MAX`.
+        overwrite: Replaces something else in the output's place that prep made.
+        dry_run: Only says what would be done.
+        workers: Threads. Default: one per core. The result does not depend on it.
+        memory: Budget: bytes, or text such as `"4GiB"`. Default: a quarter of the machine's.
+        progress: Called some five times a second, with all stages so far. What it raises stops it.
+
+    Returns:
+        `status` (`converted`, `up to date`, `planned`), `path`, `records`, `shards`, `inputs` and more, as `prep convert --json`.
+
+    Raises:
+        InvalidError: An option that means nothing.
+        BuildError, StorageError, DamagedError, NotFoundError: What stopped it.
+    """
+    if shards is not None and max_shard_size is not None:
+        raise InvalidError("`shards` and `max_shard_size` both say how many shards there are: give one of them")
+    places = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
+    words = {
+        "name": name,
+        "shards": None if shards is None else str(shards),
+        "max_shard_size": None if max_shard_size is None else str(max_shard_size),
+        "order": order,
+        "options": options,
+        "filter": filter,
+        "select": None if select is None else ",".join(select),
+        "rename": None if rename is None else ",".join(f"{old}={new}" for old, new in rename.items()),
+        "limit": limit,
+        "dedup": dedup,
+        "catalog": _path(catalog),
+    }
+    return _core.convert(
+        [os.fspath(place) for place in places],
+        os.fspath(output),
+        words=words,
+        job=_options(None, None, workers, memory, None, on_error, overwrite, True, dry_run),
+        progress=staged(progress),
+        note=_note,
+    )
+
+
+def catalog(location: PathLike | None = None) -> Catalog:
+    """The catalog at a place, to list, show, tag, remove and verify what is in it.
+
+    >>> write("cubes", [{"x": x, "cube": x**3} for x in range(10)], catalog=CATALOG)["status"]
+    'built'
+    >>> own = catalog(CATALOG)
+    >>> own.tag("cubes", "best")["status"], own.show("cubes@best")["version"]
+    ('tagged', '1.0.0')
+    >>> all(report["ok"] for report in own.verify("cubes"))
+    True
+
+    Args:
+        location: Folder or URL; default `$PREP_CATALOG`, else a folder under `$PREP_HOME`.
+    """
+    return Catalog(location)
 
 
 def write(
@@ -323,8 +471,8 @@ def write(
     >>> outcome = write("squares", ({"x": x, "square": x * x} for x in range(100)), catalog=CATALOG)
     >>> outcome["status"], outcome["splits"]["train"]["examples"]
     ('built', 100)
-    >>> sorted(element["x"] for element in open("squares", catalog=CATALOG))[:3]
-    [0, 1, 2]
+    >>> sorted(int(element["square"]) for element in open("squares", catalog=CATALOG))[:4]
+    [0, 1, 4, 9]
 
     `features` has an entry for each feature, in the words of recipes (`{"kind": "image", "shape": [None, None, 3]}`), as `prep.show` gives them, or
     as a `features.json` of TFDS has them. Short forms: `"int64"` or `numpy.int64` for a scalar, `"text"`, `"image"` for a picture of any size,
@@ -382,7 +530,7 @@ def write(
         for split_name, of_this in of_split.items():
             files.append(_core.ExampleWriter(spec, split_name, catalog=_path(catalog), data_dir=_path(data_dir)))
             _writing.fill(files[-1], of_this)
-        return _core.write(spec, files, options=build_options, progress=_staged(progress), note=_note)
+        return _core.write(spec, files, options=build_options, progress=staged(progress), note=_note)
     finally:
         for file in files:
             file.close()
@@ -414,10 +562,6 @@ def _options(
 
 def _note(is_warning: bool, text: str) -> None:
     _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
-
-
-def _staged(progress: Progress | None) -> Callable[[List[tuple[str, str, int, int | None, bool]]], object] | None:
-    return None if progress is None else lambda stages: progress([Stage(*stage) for stage in stages])
 
 
 def _told(progress: Progress | None) -> Callable[[int, int], None]:

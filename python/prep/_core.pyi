@@ -5,9 +5,11 @@ from typing import Any, Self, SupportsIndex, final, overload
 
 from typing_extensions import disjoint_base
 
+from prep._progress import Rows
 from prep._spec import ArraySpec, Batch, Element
 
 __version__: str
+BUILT_IN: builtins.list[str]
 
 def command(arguments: Sequence[str]) -> int: ...
 
@@ -169,12 +171,28 @@ def show(name: str, catalog: str | None) -> dict[str, Any]: ...
 def build(
     recipe: str,
     *,
+    as_json: bool,
+    in_place: bool,
     sources: Sequence[str],
     checksum: bool,
     options: dict[str, Any],
-    progress: Callable[[builtins.list[tuple[str, str, int, int | None, bool]]], object] | None,
+    progress: Callable[[Rows], object] | None,
     note: Callable[[bool, str], object],
 ) -> dict[str, Any]: ...
+def convert(
+    inputs: Sequence[str],
+    output: str,
+    *,
+    words: dict[str, Any],
+    job: dict[str, Any],
+    progress: Callable[[Rows], object] | None,
+    note: Callable[[bool, str], object],
+) -> dict[str, Any]: ...
+def tag(name: str, tag: str, delete: bool, dry_run: bool, catalog: str | None) -> dict[str, Any]: ...
+def remove(name: str, all: bool, dry_run: bool, catalog: str | None) -> builtins.list[dict[str, Any]]: ...
+def verify(
+    name: str, quick: bool, workers: int | None, catalog: str | None, progress: Callable[[Rows], object] | None
+) -> builtins.list[dict[str, Any]]: ...
 @final
 class ExampleWriter:
     def __new__(cls, spec: str, name: str, *, path: str | None = None, catalog: str | None = None, data_dir: str | None = None) -> Self: ...
@@ -189,7 +207,7 @@ def write(
     files: Sequence[ExampleWriter],
     *,
     options: dict[str, Any],
-    progress: Callable[[builtins.list[tuple[str, str, int, int | None, bool]]], object] | None,
+    progress: Callable[[Rows], object] | None,
     note: Callable[[bool, str], object],
 ) -> dict[str, Any]: ...
 def build_code(
@@ -199,7 +217,7 @@ def build_code(
     produce: Callable[[builtins.list[tuple[str, str, str]]], object],
     *,
     options: dict[str, Any],
-    progress: Callable[[builtins.list[tuple[str, str, int, int | None, bool]]], object] | None,
+    progress: Callable[[Rows], object] | None,
     note: Callable[[bool, str], object],
 ) -> dict[str, Any]: ...
 def _panic(message: str, on_a_thread: bool) -> None: ...

@@ -157,14 +157,15 @@ def places_of(sources: Mapping[str, PathLike | Sequence[PathLike]]) -> list[tupl
     """The sources of each split, by its index: paths, addresses, and what patterns stand for, in the order of the paths."""
     places = []
     for index, (split, given) in enumerate(sources.items()):
-        for place in (os.fspath(own) for own in ([given] if isinstance(given, (str, os.PathLike)) else given)):
+        for path in [given] if isinstance(given, (str, os.PathLike)) else given:
+            place = os.fspath(path)
             if "://" in place or os.path.exists(place) or not glob.has_magic(place):
                 places.append((index, place))
                 continue
             found = sorted(glob.glob(place, recursive=True))
             if not found:
                 raise InvalidError(f"split `{split}`: no file matches `{place}`")
-            places += [(index, path) for path in found]
+            places += [(index, match) for match in found]
     return places
 
 

@@ -96,7 +96,7 @@ pub(crate) fn kind_of_catalog(error: &prep_catalog::Error) -> Kind {
     use prep_catalog::Error;
     match error {
         Error::Format(error) => kind_of_format(error),
-        Error::Name { .. } => Kind::Invalid,
+        Error::Name { .. } | Error::Refused(_) => Kind::Invalid,
         Error::UnknownDataset { .. } | Error::UnknownConfig { .. } | Error::UnknownVersion { .. } => {
             Kind::NotFound
         }

@@ -12,7 +12,7 @@
 //! | `transforms.rs` | transforms of Rust's by name |
 //! | `examples.rs` | records that come from elsewhere |
 //! | `record_files.rs` | records of ArrayRecord files by index |
-//! | `registry.rs` | list, show, build |
+//! | `registry.rs` | what the catalog has, builds of recipes, conversions |
 //! | `writing.rs`, `cells.rs` | builds of examples that Python code gives |
 
 mod arrays;
@@ -54,7 +54,7 @@ mod _core {
     #[pymodule_export]
     use crate::record_files::RecordFiles;
     #[pymodule_export]
-    use crate::registry::{build, list, show};
+    use crate::registry::{build, convert, list, remove, show, tag, verify};
     #[pymodule_export]
     use crate::stages::Stages;
     #[pymodule_export]
@@ -64,6 +64,10 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add(
+            "BUILT_IN",
+            prep_jobs::recipe::builtin::names().collect::<Vec<_>>(),
+        )?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

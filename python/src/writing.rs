@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use prep_jobs::describe;
 use prep_jobs::examples::{
     Cell, ExampleBuilder, ExampleFile, ExampleSet, ExampleSpec, ExampleWriter, Producer, Row, Scratch, Task,
 };
@@ -12,7 +13,7 @@ use pyo3::prelude::*;
 use crate::boundary::{OfProcess, TICK, guarded, outside};
 use crate::cells;
 use crate::error::{IntoPython, Kind};
-use crate::registry::{BuildOptions, JobError, run_build};
+use crate::registry::{BuildOptions, JobError, run_job};
 
 /// Examples whose arrays are larger are kept without the interpreter lock.
 const LARGE_BYTES: usize = 64 << 10;
@@ -187,16 +188,7 @@ pub(crate) fn write<'py>(
             .collect::<PyResult<_>>()?;
         let builder =
             ExampleBuilder::of_files(set, files).map_err(|error| JobError::from(error).into_python())?;
-        run_build(
-            py,
-            &name,
-            Arc::new(builder),
-            &options,
-            progress,
-            &note,
-            |request| request,
-            || Ok(()),
-        )
+        run(py, &name, builder, &options, progress, &note, || Ok(()))
     })
 }
 
@@ -226,17 +218,31 @@ pub(crate) fn build_code<'py>(
         let builder = ExampleBuilder::of_sources(set, &sources, identity, producer)
             .map_err(|error| JobError::from(error).into_python())?;
         let serve = || request.serve(&produce);
-        run_build(
-            py,
-            &name,
-            Arc::new(builder),
-            &options,
-            progress,
-            &note,
-            |request| request,
-            serve,
-        )
+        run(py, &name, builder, &options, progress, &note, serve)
     })
+}
+
+fn run<'py>(
+    py: Python<'py>,
+    name: &str,
+    builder: ExampleBuilder,
+    options: &BuildOptions,
+    progress: Option<Bound<'py, PyAny>>,
+    note: &Bound<'py, PyAny>,
+    serve: impl FnMut() -> PyResult<()>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let request = options.request(Arc::new(builder))?;
+    let monitor = Arc::clone(&request.monitor);
+    let work = move || -> Result<_, JobError> { Ok(describe::outcome(&prep_jobs::build(request)?)) };
+    run_job(
+        py,
+        &format!("building `{name}`"),
+        &monitor,
+        progress,
+        note,
+        serve,
+        work,
+    )
 }
 
 /// What the thread of the build asks of the one that called, as no thread of ours runs Python.

@@ -32,14 +32,27 @@ def test_the_python_block_of_the_readme_runs():
 
 @pytest.mark.parametrize(
     "name",
-    ["prep", "prep.errors", "prep._spec", "prep._api", "prep._array_record", "prep._pipeline", "prep.transforms"]
+    ["prep", "prep.errors", "prep._spec", "prep._features", "prep._api", "prep._writing", "prep._array_record", "prep._pipeline", "prep.transforms"]
     + [f"prep.grain.{name}" for name in ("sources", "sharding", "samplers", "_loader")]
     + ["prep.jax"],
 )
-def test_the_examples_in_the_documentation_hold(name, monkeypatch):
+def test_the_examples_in_the_documentation_hold(name, monkeypatch, tmp_path):
     monkeypatch.chdir(pathlib.Path(__file__).parent.parent)
-    failed, _ = doctest.testmod(importlib.import_module(name))
+    # What examples make goes into a catalog of their own.
+    failed, _ = doctest.testmod(importlib.import_module(name), extraglobs={"CATALOG": str(tmp_path)})
     assert failed == 0
+
+
+def test_the_datasets_in_the_readme_of_the_package_are_made(tmp_path, monkeypatch):
+    import prep
+
+    monkeypatch.setenv("PREP_CATALOG", str(tmp_path))
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "python/README.md").read_text(), re.DOTALL)
+    for block in blocks:
+        if "prep.write(" in block or "@prep.builder(" in block:
+            exec(block, {"__name__": "readme"})
+    assert {entry["name"]: entry["splits"]["train"]["examples"] > 100 for entry in prep.list()} == {"noise": True, "words": True}
 
 
 def test_the_pipeline_in_the_readme_of_the_package_runs():

@@ -271,6 +271,31 @@ def test_keys_that_come_twice_are_refused(own):
         prep.write("twice", [{"x": 0.5}], key="x", catalog=own)
 
 
+def test_tfds_and_array_record_read_what_is_written(own):
+    array_record = pytest.importorskip("array_record.python.array_record_module")
+    tfds = pytest.importorskip("tensorflow_datasets")
+    pixels = numpy.random.default_rng(0).integers(0, 256, (12, 6, 7, 3), numpy.uint8)
+    examples = [
+        {"image": image, "label": index % 2, "boxes": [[0, 0, 0.5, 1]] * (index % 3), "text": f"{index} ünï", "vector": numpy.full(3, index, numpy.float32)}
+        for index, image in enumerate(pixels)
+    ]
+    features = {"image": IMAGE, "label": LABEL, "boxes": [{"kind": "bbox"}], "text": str, "vector": {"kind": "tensor", "shape": [3], "dtype": "float32"}}
+    outcome = prep.write("read", {"train": examples, "test": examples[:1]}, features=features, supervised_keys=("image", "label"), catalog=own, shards=1)
+    builder = tfds.builder_from_directory(outcome["path"])
+    assert builder.info.splits["train"].num_examples == 12 and builder.info.supervised_keys == ("image", "label")
+    assert builder.info.features["label"].names == ["cat", "dog"]
+    source = builder.as_data_source(split="train")
+    ours = prep.open("read", catalog=own)
+    for theirs, mine in zip((source[index] for index in range(12)), ours, strict=True):
+        number = int(theirs["vector"][0])
+        assert (theirs["image"] == pixels[number]).all() and (mine["image"] == pixels[number]).all()
+        assert theirs["label"] == number % 2 and theirs["text"].decode() == f"{number} ünï" and len(theirs["boxes"]) == number % 3
+    (shard,) = pathlib.Path(outcome["path"]).glob("*train*.array_record*")
+    reader = array_record.ArrayRecordReader(str(shard))
+    assert reader.read(range(12)) == ours.records(range(12))
+    reader.close()
+
+
 # Builders.
 
 
@@ -426,6 +451,107 @@ def test_sources_may_be_folders_and_share_names(own, tmp_path):
     prep.build(folders, sources={"train": [tmp_path / "a" / "part", tmp_path / "b" / "part"]}, catalog=own)
     assert sorted(element["text"] for element in all_of("folders", own)) == [b"a", b"b"]
     assert [source["name"] for source in prep.show("folders", catalog=own)["sources"]] == ["a/part", "b/part"]
+
+
+# Recipes, conversions, the catalog.
+
+
+def test_recipes_are_registered_from_files_and_dicts(own, texts, tmp_path):
+    recipe = {"format": 1, "name": "rows", "sources": [{"path": str(texts / "3.txt")}], "reader": {"kind": "text"}, "splits": [{"name": "train"}]}
+    from_dict = prep.register(recipe, catalog=own / "dict")
+    path = tmp_path / "rows.toml"
+    path.write_text(f'format = 1\nname = "rows"\n[[sources]]\npath = "{texts}/3.txt"\n[reader]\nkind = "text"\n[[splits]]\nname = "train"\n')
+    from_file = prep.register(path, catalog=own / "file")
+    assert from_dict["fingerprint"] == from_file["fingerprint"] and from_dict["splits"]["train"]["examples"] == 60
+    assert prep.register(recipe, catalog=own / "dict")["status"] == "up to date"
+    for wrong, words in [
+        ({**recipe, "reader": {"kind": "texts"}}, "`reader.kind`: `texts` is not known"),
+        ({**recipe, "colour": "red"}, "unknown field `colour`"),
+        ("cifar10", "is a built-in dataset"),
+    ]:
+        with pytest.raises(InvalidError, match=words):
+            prep.register(wrong, catalog=own)
+    with pytest.raises(NotFoundError):
+        prep.register({**recipe, "sources": [{"path": str(texts / "none.txt")}]}, catalog=own)
+
+
+def test_files_can_be_registered_where_they_lie(own):
+    outcome = prep.write("written", numbers(20), catalog=own, shards=2)
+    recipe = {"format": 1, "name": "there", "sources": [{"path": outcome["path"]}], "reader": {"kind": "tfds"}}
+    registered = prep.register(recipe, in_place=True, catalog=own.parent / "other")
+    assert registered["splits"]["train"]["examples"] == 20
+    assert prep.show("there", catalog=own.parent / "other")["in_place"]
+    with pytest.raises(InvalidError, match="`shards` does not go with `in_place`"):
+        prep.register(recipe, in_place=True, shards=2, catalog=own.parent / "other")
+
+
+def test_record_files_are_converted_with_the_options_of_the_command(own, tmp_path):
+    written = prep.write("written", [{"id": index, "label": index % 3, "old": "x"} for index in range(60)], catalog=own, shards=2)
+    shards = f"{written['path']}/*.array_record*"
+    outcome = prep.convert(shards, tmp_path / "out", shards=3, order="key:id", filter="label in (0, 1)", rename={"old": "new"}, select=["id", "old"], limit=30, workers=1)
+    assert (outcome["status"], outcome["records"], outcome["filtered"]) == ("converted", 30, 20)
+    records = [record for shard in outcome["shards"] for record in prep.ArrayRecordDataSource(tmp_path / "out" / shard["path"])]
+    features = {"id": {"kind": "scalar", "dtype": "int64"}, "new": {"kind": "text"}}
+    ids = [int(prep.parse_example(record, features)["id"]) for record in records]
+    assert ids == [index for index in range(60) if index % 3 < 2][:30]
+    assert prep.convert(shards, tmp_path / "out", shards=3, order="key:id", filter="label in (0, 1)", rename={"old": "new"}, select=["id", "old"], limit=30)["status"] == "up to date"
+    with pytest.raises(BuildError, match="replace this one with `overwrite`"):
+        prep.convert(shards, tmp_path / "out", limit=3)
+    for options, words in [
+        ({"order": "random"}, "`order`: `random` is not an order"),
+        ({"filter": "label = 3"}, "`filter`"),
+        ({"max_shard_size": "0"}, "`max_shard_size` is 0"),
+        ({"shards": 2, "max_shard_size": "1MB"}, "give one of them"),
+        ({"on_error": "ignore"}, "`on_error`"),
+        ({"dedup": "fuzzy"}, "`dedup`"),
+    ]:
+        with pytest.raises(InvalidError, match=words):
+            prep.convert(shards, tmp_path / "other", **options)
+    with pytest.raises(PrepError):
+        prep.convert(tmp_path / "none.tfrecord", tmp_path / "other")
+    stages = []
+    prep.convert([shards], tmp_path / "more", name="more", catalog=own / "log", progress=stages.extend)
+    assert all(isinstance(stage, prep.Stage) for stage in stages) and stages[-1].finished
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_catalog_tags_removes_and_verifies(own):
+    catalog = prep.catalog(own)
+    for version in ("1.0.0", "1.0.1"):
+        prep.write("numbers", numbers(10), version=version, catalog=own)
+    assert repr(catalog) == f"prep.catalog('{own}')"
+    assert [entry["version"] for entry in catalog.list()] == ["1.0.0", "1.0.1"]
+    assert catalog.tag("numbers:1.0.0", "best", dry_run=True)["status"] == "planned"
+    assert catalog.tag("numbers:1.0.0", "best")["status"] == "tagged"
+    assert catalog.tag("numbers:1.0.0", "best")["status"] == "up to date"
+    assert catalog.show("numbers@best")["version"] == "1.0.0"
+    with pytest.raises(InvalidError):
+        catalog.tag("numbers", "a/b")
+    with pytest.raises(NotFoundError, match="number"):
+        catalog.tag("number", "best")
+    assert catalog.untag("numbers", "best")["version"] == "1.0.0"
+    with pytest.raises(NotFoundError):
+        catalog.show("numbers@best")
+    reports = catalog.verify("numbers:1.0.0")
+    assert all(report["ok"] for report in reports) and sum(report["records"] or 0 for report in reports) == 10
+    (shard,) = pathlib.Path(catalog.show("numbers:1.0.0")["path"]).glob("*.array_record*")
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.chmod(0o644)
+    shard.write_bytes(data)
+    damaged = [report for report in catalog.verify("numbers:1.0.0") if not report["ok"]]
+    assert [report["path"] for report in damaged] == [str(shard)] and damaged[0]["damaged"][0]["reason"]
+    with pytest.raises(InvalidError, match=r"has 2 versions \(1.0.0, 1.0.1\): say which one, as in `numbers:1.0.1`, or `all`"):
+        catalog.remove("numbers")
+    assert [(removed["status"], removed["version"]) for removed in catalog.remove("numbers:1.0.0")] == [("removed", "1.0.0")]
+    assert [removed["version"] for removed in catalog.remove("numbers", all=True, dry_run=True)] == ["1.0.1"]
+    assert [entry["version"] for entry in catalog.list()] == ["1.0.1"]
+    catalog.remove("numbers", all=True)
+    assert catalog.list() == []
+    with pytest.raises(NotFoundError):
+        catalog.remove("numbers")
+    with pytest.raises(InvalidError, match="`workers` is out of range"):
+        catalog.verify("numbers", workers=0)
 
 
 # Kills, Ctrl-C, memory.
