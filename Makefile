@@ -24,7 +24,7 @@ export PREP_TFDS_FOLDER := $(CURDIR)/target/debug/examples/tfds_folder
 
 export CARGO PYTHON
 
-.PHONY: fuzz test-compare help demo build release test test-rust test-interop test-docs test-all soak bench bench-formats bench-quick bench-programs bench-python wheel test-python test-torch fmt lint doc clean install
+.PHONY: fuzz test-compare help demo build release test test-rust test-interop test-docs test-all soak bench bench-formats bench-pipelines bench-quick bench-programs bench-python wheel test-python test-torch fmt lint doc clean install
 .NOTPARALLEL:
 
 help: ## This list
@@ -115,13 +115,18 @@ bench-formats: bench-programs ## The part about formats alone: about 10 minutes 
 	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK) \
 		--parts formats --rounds $(ROUNDS) $(FORMATS)
 
+bench-pipelines: bench-programs ## The part about pictures and tokens in pipelines alone: about 6 minutes
+	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK) \
+		--parts pipelines --rounds $(ROUNDS)
+
 bench-quick: bench-programs ## All of it, one round over a fifth of the data or less: to see that it runs, not to quote
 	$(BENCH_VENV)/bin/python bench/run.py --prep target/release/prep --python $(BENCH_VENV)/bin/python --work $(BENCH_WORK)-quick \
 		--fashion "$$(bench/fashion_mnist.sh $(CURDIR)/$(BENCH_WORK))" --rounds 1 --seconds 2 --epochs 4 --batch-images 2000 \
-		--texts 20000 --imagenet-pictures 1000 --convert-texts 20000 --pictures 100 --formats-seconds 0.1
+		--texts 20000 --imagenet-pictures 1000 --convert-texts 20000 --pictures 100 --formats-seconds 0.1 \
+		--pipelines-scale 0.1 --pipelines-seconds 0.5
 
 bench-programs: release wheel
-	$(CARGO) build --release --quiet --package prep-formats --example measure
+	$(CARGO) build --release --quiet --package prep-formats --package prep-loader --example measure --example pipelines
 	@$(STEP) "Python packages into $(BENCH_VENV)" scripts/venv $(BENCH_VENV) bench/requirements.txt
 	@$(BENCH_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
 

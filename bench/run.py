@@ -5,11 +5,12 @@
 1. build: TFDS's cifar10 builder (after its imports) and `prep build cifar10`, from the same archive, in turn.
 2. load: shuffled decoded batches of 256 from the shards that `prep build` wrote: Grain pipelines and `prep load`, in turn.
 3. imagenet: TFDS's imagenet2012 builder and `prep build imagenet2012` over archives of ImageNet's layout (see imagenet.py).
-4. formats: reading and writing of records and examples: `prep-formats` and other libraries, in turn (see formats.py).
+4. pipelines: pictures and tokens through `prep-loader`, tf.data and Grain, in turn (see pipelines.py).
+5. formats: reading and writing of records and examples: `prep-formats` and other libraries, in turn (see formats.py).
 
 The answers are checked: counts, label sums and pixel sums of both builds are those of the archive. The parent needs only
 Python's standard library. Results go to WORK/results.json and
-WORK/{imagenet,convert,formats}.json.
+WORK/{imagenet,convert,pipelines,formats}.json.
 """
 import argparse
 import json
@@ -26,6 +27,7 @@ import convert
 import formats
 import imagenet
 import meter
+import pipelines
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PIPELINES = {
@@ -211,6 +213,8 @@ class Bench:
             self.save("imagenet.json", {**head, "imagenet": imagenet.Imagenet(self.args, self.work).main()})
         if "convert" in parts:
             self.save("convert.json", {**head, "convert": convert.Convert(self.args, self.work).main()})
+        if "pipelines" in parts:
+            self.save("pipelines.json", {**head, "pipelines": pipelines.Pipelines(self.args, self.work).main()})
         if "formats" in parts:
             busy, start = meter.busy_seconds(), time.monotonic()
             found = formats.Formats(self.args, self.work).main()
@@ -272,16 +276,21 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=4.0, help="measured time of a Grain stream")
     parser.add_argument("--epochs", type=int, default=8, help="epochs of a prep load run")
     parser.add_argument("--batch-images", type=int, default=10_000, help="images in each of the archive's six batch files")
-    parser.add_argument("--parts", default="build,load,imagenet,convert,formats")
+    parser.add_argument("--parts", default="build,load,imagenet,convert,pipelines,formats")
     parser.add_argument("--imagenet-pictures", type=int, default=17_000, help="pictures of 106 kB of the imagenet part")
     parser.add_argument("--convert-texts", type=int, default=1_000_000, help="texts of about 1 kB of the convert part")
     parser.add_argument("--texts", type=int, default=250_000, help="texts of about 1 kB of the formats part")
     parser.add_argument("--pictures", type=int, default=1_000, help="records of about 110 kB of the formats part")
+    parser.add_argument("--pipelines", help="the program `pipelines` of prep-loader, a release build, for pipelines")
+    parser.add_argument("--pipelines-scale", type=float, default=1.0, help="of the data of the pipelines part, 0.5 GB")
+    parser.add_argument("--pipelines-seconds", type=float, default=4.0, help="measured time of a contender of the pipelines part")
     parser.add_argument("--formats-seconds", type=float, default=0.7, help="measured time of a contender of the formats part")
     parser.add_argument("--only", help="rows of the formats part whose names match this regular expression")
     arguments = parser.parse_args()
     arguments.prep = os.path.abspath(arguments.prep)
-    arguments.measure = os.path.abspath(arguments.measure or os.path.join(os.path.dirname(arguments.prep), "examples", "measure"))
+    examples = os.path.join(os.path.dirname(arguments.prep), "examples")
+    arguments.measure = os.path.abspath(arguments.measure or os.path.join(examples, "measure"))
+    arguments.pipelines = os.path.abspath(arguments.pipelines or os.path.join(examples, "pipelines"))
     # Not resolved: a virtual environment's python is a link whose place matters.
     arguments.python = os.path.abspath(arguments.python)
     Bench(arguments).main()

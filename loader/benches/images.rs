@@ -13,37 +13,14 @@ use prep_loader::element::{Array, Element};
 use prep_loader::transform::{Generator, Transform};
 use prep_loader::transforms::{ColorJitter, DecodeImage, DecodeRandomResizedCrop, Flip, Normalize};
 
+mod common;
+
+use common::{jpeg as encoded, picture};
+
 /// Seconds of CPU that this thread has used.
 fn cpu() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
-
-/// Waves and noise: `u8[height, width, 3]`.
-fn picture(width: usize, height: usize, noise: f64, seed: u64) -> Vec<u8> {
-    let mut numbers = Generator::new(seed, "picture", 0);
-    let phase = seed as f64;
-    let mut out = Vec::with_capacity(width * height * 3);
-    for y in 0..height {
-        for x in 0..width {
-            for (across, down) in [(41.0, 97.0), (113.0, 23.0), (29.0, 61.0)] {
-                let wave = 127.0 + 80.0 * (x as f64 / across + y as f64 / down + phase).sin();
-                out.push((wave + noise * (numbers.unit() + numbers.unit() - 1.0)) as u8);
-            }
-        }
-    }
-    out
-}
-
-fn encoded(width: usize, height: usize, noise: f64, quality: u8, seed: u64) -> Vec<u8> {
-    let mut file = Vec::new();
-    let mut encoder = jpeg_encoder::Encoder::new(&mut file, quality);
-    encoder.set_sampling_factor(jpeg_encoder::SamplingFactor::F_2_2);
-    let pixels = picture(width, height, noise, seed);
-    encoder
-        .encode(&pixels, width as u16, height as u16, jpeg_encoder::ColorType::Rgb)
-        .unwrap();
-    file
 }
 
 /// The files of a dump.

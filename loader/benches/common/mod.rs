@@ -1,8 +1,10 @@
 //! What the benchmarks share.
+#![allow(dead_code, reason = "each uses a part")]
 
 use std::path::Path;
 
 use prep_formats::features::Features;
+use prep_loader::transform::Generator;
 
 /// Writes a dataset folder whose shards are all the same bytes.
 pub(crate) fn publish(folder: &Path, features: &Features, shard: &[u8], records: u64, num_shards: u64) {
@@ -38,4 +40,32 @@ pub(crate) fn cpu_seconds() -> f64 {
         .filter_map(|field| field.parse::<u64>().ok())
         .sum();
     ticks as f64 / 100.0
+}
+
+/// Waves and noise: `u8[height, width, 3]`.
+pub(crate) fn picture(width: usize, height: usize, noise: f64, seed: u64) -> Vec<u8> {
+    let mut numbers = Generator::new(seed, "picture", 0);
+    let phase = seed as f64;
+    let mut out = Vec::with_capacity(width * height * 3);
+    for y in 0..height {
+        for x in 0..width {
+            for (across, down) in [(41.0, 97.0), (113.0, 23.0), (29.0, 61.0)] {
+                let wave = 127.0 + 80.0 * (x as f64 / across + y as f64 / down + phase).sin();
+                out.push((wave + noise * (numbers.unit() + numbers.unit() - 1.0)) as u8);
+            }
+        }
+    }
+    out
+}
+
+/// The same as a JPEG file, 4:2:0.
+pub(crate) fn jpeg(width: usize, height: usize, noise: f64, quality: u8, seed: u64) -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut encoder = jpeg_encoder::Encoder::new(&mut file, quality);
+    encoder.set_sampling_factor(jpeg_encoder::SamplingFactor::F_2_2);
+    let pixels = picture(width, height, noise, seed);
+    encoder
+        .encode(&pixels, width as u16, height as u16, jpeg_encoder::ColorType::Rgb)
+        .unwrap();
+    file
 }
