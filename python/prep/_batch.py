@@ -90,6 +90,16 @@ def _row(value: Any, number: int) -> Any:
     return None if value is None else value[number]
 
 
+def without_rows(batch: Any) -> Any:
+    """A batch of the same structure that has no rows."""
+    if isinstance(batch, Mapping):
+        return {key: without_rows(inner) for key, inner in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        parts = [without_rows(inner) for inner in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch[:0] if isinstance(batch, numpy.ndarray) else batch
+
+
 def _stack_leaf(values: Sequence[Any], path: str) -> Any:
     first = values[0]
     kind = type(first)
@@ -104,6 +114,8 @@ def _stack_leaf(values: Sequence[Any], path: str) -> Any:
     for number, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise _different(path, number, f"shape {shapes[0]}", f"shape {shape}")
+    if any(isinstance(value, numpy.ma.MaskedArray) for value in values):
+        return numpy.ma.stack(values)
     return numpy.stack(values)
 
 

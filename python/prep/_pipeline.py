@@ -15,6 +15,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import index
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, overload
 
 from prep import _core
@@ -58,7 +59,7 @@ class _Table:
 
     def add(self, function: Function, name: str, parameters: str) -> _Place:
         self._functions.append(function)
-        return self.call, len(self._functions) - 1, name, parameters
+        return _Call(self), len(self._functions) - 1, name, parameters
 
     def start(self) -> None:
         """Once all functions are there, and from the thread that consumes."""
@@ -92,6 +93,21 @@ class _Table:
         self._closed = True
         if self._calls is not None:
             self._calls.close()
+
+
+class _Call:
+    """Calls what is in a table, which it does not keep alive: the collector of garbage does not see into Rust, where this goes."""
+
+    __slots__ = ("_table",)
+
+    def __init__(self, table: _Table) -> None:
+        self._table = weakref.ref(table)
+
+    def __call__(self, function: int, elements: list[Any], keys: list[int] | None) -> list[Any]:
+        table = self._table()
+        if table is None:
+            raise ClosedError("the stream was closed")
+        return table.call(function, elements, keys)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +190,7 @@ class _Base(Generic[T]):
             self._options.update(parent._options)
         self._options.update(options)
         self._seed: int | None = None
-        self._made: tuple[int, Stages] | None = None
+        self._made: tuple[int, Stages, _Table] | None = None
         # At once, so that what is wrong is told where it is written.
         self._stages()
 
@@ -188,7 +204,8 @@ class _Base(Generic[T]):
         """The stages of this process, whose functions are called in the thread that asks."""
         if self._made is None or self._made[0] != os.getpid():
             stage, parents = self._chain() or (self._stage, self._parents)
-            self._made = os.getpid(), stage.make([parent._stages() for parent in parents], _Table())
+            table = _Table()
+            self._made = os.getpid(), stage.make([parent._stages() for parent in parents], table), table
         return self._made[1]
 
     def _make(self, table: _Table) -> Stages:
@@ -216,7 +233,7 @@ class _Base(Generic[T]):
     def _seed_or_default(self, seed: int | None, stage: str) -> int:
         """As Grain derives it from `seed` and the number of stages in between."""
         if seed is not None:
-            return int(seed)
+            return index(seed)
         found: list[int] = []
         ahead: list[tuple[_Base[Any], int]] = [(self, 1)]
         while ahead:
@@ -239,7 +256,7 @@ class _Base(Generic[T]):
         True
         """
         seeded = type(self)(_Stage("same"), [self])
-        seeded._seed = int(seed)
+        seeded._seed = index(seed)
         return seeded
 
     def map(self, transform: Any, *, name: str | None = None) -> Self:
@@ -321,7 +338,9 @@ class _Base(Generic[T]):
             batch_fn: Makes a batch of the list of elements.
             stacking: What becomes of arrays of several shapes: an error; `padded` with zeros to the largest; or a list of them.
         """
-        arguments = (int(batch_size), drop_remainder, stacking)
+        if stacking not in ("equal", "padded", "ragged"):
+            raise InvalidError(f"`stacking` is {stacking!r}, wanted `equal`, `padded` or `ragged`")
+        arguments = (index(batch_size), drop_remainder, stacking)
         if batch_fn is None:
             return self._then(_Stage("batch", (*arguments, None)))
         function, name, parameters = _callable(batch_fn, "batch_fn", None)
@@ -333,7 +352,7 @@ class _Base(Generic[T]):
         >>> sorted(MapDataset.range(10).window_shuffle(5, seed=1)) == list(range(10))
         True
         """
-        return self._then(_Stage("window_shuffle", (int(window_size), self._seed_or_default(seed, "window_shuffle"))))
+        return self._then(_Stage("window_shuffle", (index(window_size), self._seed_or_default(seed, "window_shuffle"))))
 
     def apply(self, transformations: Any) -> Self:
         """Applies a transform by what it is: with a method `map`, `random_map`, `map_with_index`, `filter` or `flat_map`, or a `Batch`; or several.
@@ -380,6 +399,10 @@ class _Base(Generic[T]):
             start_method: `fork`, `spawn` or `forkserver`. Default: as `multiprocessing` has it, `fork` on Linux.
             on_error: What to do about a record that is damaged: `fail`, `skip` or `skip:MAX`; see `DatasetIterator.damaged`.
         """
+        if workers is not None and index(workers) < 0:
+            raise InvalidError(f"`workers` is {workers}, wanted at least 0")
+        if start_method not in (None, "fork", "spawn", "forkserver"):
+            raise InvalidError(f"`start_method` is {start_method!r}, wanted `fork`, `spawn` or `forkserver`")
         given = {
             "num_threads": num_threads,
             "prefetch": prefetch,
@@ -400,7 +423,7 @@ class _Base(Generic[T]):
         >>> [[batch.tolist() for batch in batches.shard(host, 2)] for host in range(2)]
         [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
         """
-        return self._then(_Stage("same"), shard_index=int(shard_index), shard_count=int(shard_count))
+        return self._then(_Stage("same"), shard_index=index(shard_index), shard_count=index(shard_count))
 
     def mp_prefetch(self, options: Any = None, *, num_workers: int | None = None, start_method: str | None = None) -> Self:
         """Runs the Python functions in worker processes, as `options(workers=..)`: `options` is Grain's `MultiprocessingOptions`, or ours.
@@ -410,7 +433,7 @@ class _Base(Generic[T]):
         workers = num_workers if num_workers is not None else getattr(options, "num_workers", None)
         if workers is None:
             raise InvalidError("`mp_prefetch` needs `num_workers`, or options that have it")
-        return self.options(workers=int(workers), start_method=start_method)
+        return self.options(workers=index(workers), start_method=start_method)
 
     @property
     def element_spec(self) -> Any:
@@ -425,7 +448,8 @@ class _Base(Generic[T]):
         return known if known is not None else _spec(self._first())
 
     def _first(self) -> Any:
-        with self._then(_Stage("same"), workers=0, num_threads=0)._open() as iterator:
+        alone = {"workers": 0, "num_threads": 0, "shard_index": 0, "shard_count": 1}
+        with self._then(_Stage("same"), **alone)._open() as iterator:
             for element in iterator:
                 return element
         raise InvalidError("the dataset is empty: nothing is known of its elements")
@@ -487,6 +511,8 @@ class MapDataset(_Base[T]):
         if isinstance(source, Dataset):
             return MapDataset(_Origin("dataset", (source, None if columns is None else [*columns], decode)))
         kind = type(source)
+        if columns is not None or not decode:
+            raise InvalidError(f"`columns` and `decode` are for datasets of prep; the source is a {kind.__qualname__}")
         return MapDataset(_Origin("sequence", (source, identity or f"{kind.__module__}.{kind.__qualname__}")))
 
     @classmethod
@@ -536,7 +562,7 @@ class MapDataset(_Base[T]):
             stop: With the `first` that is exhausted, or when `all` were seen as a whole, where shorter ones go on with their next epoch.
             changes: Positions from which other weights hold.
         """
-        return MapDataset(_mixed(datasets, weights, stop, changes), datasets)
+        return MapDataset(_mixed(datasets, weights, stop, changes), _checked(datasets, MapDataset, "mix"))
 
     @classmethod
     def concatenate(cls, datasets: Sequence[MapDataset[Any]]) -> MapDataset[Any]:
@@ -545,7 +571,7 @@ class MapDataset(_Base[T]):
         >>> list(MapDataset.concatenate([MapDataset.range(2), MapDataset.range(5, 7)]))
         [0, 1, 5, 6]
         """
-        return MapDataset(_Stage("concatenate", is_static=True), datasets)
+        return MapDataset(_Stage("concatenate", is_static=True), _checked(datasets, MapDataset, "concatenate"))
 
     @classmethod
     def zip(cls, datasets: Sequence[MapDataset[Any]]) -> MapDataset[Any]:
@@ -554,7 +580,7 @@ class MapDataset(_Base[T]):
         >>> list(MapDataset.zip([MapDataset.range(2), MapDataset.source(["a", "b", "c"])]))
         [(0, 'a'), (1, 'b')]
         """
-        return MapDataset(_Stage("zip", is_static=True), datasets)
+        return MapDataset(_Stage("zip", is_static=True), _checked(datasets, MapDataset, "zip"))
 
     def __len__(self) -> int:
         """Elements of an epoch; `sys.maxsize` where it has no end."""
@@ -615,7 +641,7 @@ class MapDataset(_Base[T]):
 
         An array is copied for each that it is given to; what is no dict of arrays is the same object each time: do not change it in place.
         """
-        return self._then(_Stage("cache", (int(num_bytes),)))
+        return self._then(_Stage("cache", (index(num_bytes),)))
 
     def to_iter_dataset(self, read_options: Any = None, *, allow_nones: bool = False, streams: int | None = None) -> IterDataset[T]:
         """Goes on as a stream: gaps of filters are closed, and stages that give more or fewer elements can follow.
@@ -631,7 +657,7 @@ class MapDataset(_Base[T]):
         if allow_nones:
             raise UnsupportedError("`allow_nones`: elements that a filter left out are not kept")
         threads = getattr(read_options, "num_threads", None)
-        return IterDataset(_Stage("to_iter", (streams,)), [self], **({} if threads is None else {"num_threads": int(threads)}))
+        return IterDataset(_Stage("to_iter", (streams,)), [self], **({} if threads is None else {"num_threads": index(threads)}))
 
     def flat_map(self, transform: Any, *, name: str | None = None) -> IterDataset[Any]:
         """As `IterDataset.flat_map`."""
@@ -664,7 +690,7 @@ class IterDataset(_Base[T]):
             if isinstance(weights, Mapping):
                 weights = [weights[name] for name in names]
             datasets = [datasets[name] for name in names]
-        return IterDataset(_mixed(datasets, cast("Sequence[float] | None", weights), stop, ()), datasets)
+        return IterDataset(_mixed(datasets, cast("Sequence[float] | None", weights), stop, ()), _checked(datasets, IterDataset, "mix"))
 
     @classmethod
     def interleave(cls, datasets: Sequence[IterDataset[Any]], *, cycle_length: int) -> IterDataset[Any]:
@@ -674,7 +700,7 @@ class IterDataset(_Base[T]):
         >>> list(IterDataset.interleave(parts, cycle_length=2))
         [0, 10, 1, 11, 20, 21]
         """
-        return IterDataset(_Stage("interleave", (int(cycle_length),), is_static=True), datasets)
+        return IterDataset(_Stage("interleave", (index(cycle_length),), is_static=True), _checked(datasets, IterDataset, "interleave"))
 
     def _then(self, stage: _Stage | _Calling, **options: Any) -> Self:
         # What looks at nothing but the element comes before the stream, where it is called by the chunk.
@@ -722,8 +748,8 @@ class IterDataset(_Base[T]):
             meta_features: Values that are kept as a list for each row.
             drop_remainder: Leaves out what is in the rows when the stream ends.
         """
-        lengths = [("/".join(path), int(length)) for path, length in _leaves(length_struct)]
-        arguments = (packing, int(num_packing_bins), lengths, [*meta_features], seed if shuffle_bins else None, drop_remainder)
+        lengths = [("/".join(path), index(length)) for path, length in _leaves(length_struct)]
+        arguments = (packing, index(num_packing_bins), lengths, [*meta_features], seed if shuffle_bins else None, drop_remainder)
         known = self if self._stages().element_spec is not None else self._known([name for name, _ in lengths], meta_features)
         return IterDataset(_Stage("pack", arguments), [known])
 
@@ -807,7 +833,13 @@ class DatasetIterator(Iterator[T]):
         found = stream.next()
         if found is None:
             raise StopIteration
-        return cast(T, found[0])
+        element = found[0]
+        if type(element) is dict and not element and self._dataset._options.get("shard_count", 1) > 1:
+            # The last batch of all hosts has no row for this one. What a function makes of rows shows in one that has some.
+            from prep._batch import without_rows
+
+            element = without_rows(self._dataset._first())
+        return cast(T, element)
 
     def get_state(self) -> State:
         """Where the consumer stands, as small JSON-able dict: after the last element that was given, whatever was made ahead."""
@@ -844,7 +876,7 @@ class DatasetIterator(Iterator[T]):
 
     def skip(self, steps: int) -> None:
         """Goes past some elements, or batches: at once in random access; streams are read."""
-        self._here().skip(int(steps))
+        self._here().skip(index(steps))
 
     def metrics(self) -> dict[str, Any]:
         """What was done so far, and where the time went, stage by stage; `limit` is the stage that limits, `advice` what would help."""
@@ -920,11 +952,21 @@ def _interrupt(threads: set[int]) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
 
 
+def _checked(datasets: Sequence[Any], kind: type[_Base[Any]], method: str) -> Sequence[Any]:
+    for number, dataset in enumerate(datasets):
+        if not isinstance(dataset, kind):
+            hint = ": give it `to_iter_dataset()`" if isinstance(dataset, MapDataset) else ""
+            raise InvalidError(f"dataset {number} of `{kind.__name__}.{method}` is a {type(dataset).__qualname__}, wanted {kind.__name__}{hint}")
+    if len(shards := {(dataset._options.get("shard_index"), dataset._options.get("shard_count")) for dataset in datasets}) > 1:
+        raise InvalidError(f"the datasets of `{kind.__name__}.{method}` have different shards, {sorted(shards, key=str)}: call `shard` on what comes of them")
+    return datasets
+
+
 def _mixed(datasets: Sequence[Any], weights: Sequence[float] | None, stop: str, changes: Sequence[tuple[int, Sequence[float]]]) -> _Stage:
     if stop not in ("first", "all"):
         raise InvalidError(f"`stop` is `{stop}`, wanted `first` or `all`")
     own = [1.0] * len(datasets) if weights is None else [float(weight) for weight in weights]
-    later = [(int(position), [float(weight) for weight in other]) for position, other in changes]
+    later = [(index(position), [float(weight) for weight in other]) for position, other in changes]
     return _Stage("mix", (own, stop == "all", later), is_static=True)
 
 

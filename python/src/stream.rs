@@ -1,5 +1,6 @@
 //! The stream of a pipeline's elements.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread;
@@ -20,6 +21,8 @@ use crate::values::{Shared, object, sweep};
 pub(crate) struct Stream {
     /// None once it was closed, or dropped.
     pipeline: OfProcess<Mutex<Option<Pipeline>>>,
+    /// The thread that has the lock: it may be in a function of Python's, or in a signal handler.
+    holder: AtomicUsize,
     /// Says when the threads have ended that are being stopped.
     closing: Mutex<Option<Arc<Ending>>>,
 }
@@ -38,6 +41,12 @@ fn ending(pipeline: Pipeline) -> PyResult<Ending> {
     Ok(Mutex::new(receiver))
 }
 
+/// A number that no other thread has meanwhile; none is 0.
+fn this_thread() -> usize {
+    thread_local!(static PLACE: u8 = const { 0 });
+    PLACE.with(|place| std::ptr::from_ref(place).addr())
+}
+
 fn ended(done: &Ending, limit: Duration) -> bool {
     let done = done.lock().unwrap_or_else(PoisonError::into_inner);
     done.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)
@@ -47,6 +56,7 @@ impl Stream {
     pub(crate) fn new(pipeline: Pipeline) -> Self {
         Self {
             pipeline: OfProcess::new(Mutex::new(Some(pipeline))),
+            holder: AtomicUsize::new(0),
             closing: Mutex::new(None),
         }
     }
@@ -56,7 +66,19 @@ impl Stream {
         own.ok_or_else(|| Kind::Internal.error("a stream of another process was used"))
     }
 
+    /// That this thread does not have the lock already.
+    fn check_free(&self) -> PyResult<()> {
+        match self.holder.load(Ordering::Relaxed) == this_thread() {
+            true => Err(Kind::State.error(
+                "the stream is in the middle of an element in this thread: functions of its pipeline cannot use it, and signal handlers had \
+                 better note what is wanted, to be done between two elements",
+            )),
+            false => Ok(()),
+        }
+    }
+
     fn take(&self, py: Python<'_>) -> PyResult<Option<Pipeline>> {
+        self.check_free()?;
         match self.pipeline.get() {
             Some(own) => outside(py, || {
                 Ok::<_, PyErr>(own.lock().unwrap_or_else(PoisonError::into_inner).take())
@@ -70,9 +92,19 @@ impl Stream {
         py: Python<'_>,
         work: impl FnOnce(&mut Pipeline) -> prep_loader::Result<T> + Send,
     ) -> PyResult<T> {
+        /// Lets go also where a panic passes.
+        struct Hold<'a>(&'a AtomicUsize);
+        impl Drop for Hold<'_> {
+            fn drop(&mut self) {
+                self.0.store(0, Ordering::Relaxed);
+            }
+        }
         let own = self.own()?;
+        self.check_free()?;
         let done = outside(py, || {
             let mut pipeline = own.lock().unwrap_or_else(PoisonError::into_inner);
+            self.holder.store(this_thread(), Ordering::Relaxed);
+            let _hold = Hold(&self.holder);
             pipeline.as_mut().map(work).transpose()
         })?;
         done.ok_or_else(|| Kind::Closed.error("the stream is closed"))

@@ -137,15 +137,26 @@ pub(crate) fn element(object: &Bound<'_, PyAny>) -> Element {
         && !dict.is_empty()
     {
         let mut fields = Vec::with_capacity(dict.len());
-        if put_fields(dict, "", &mut fields) {
+        if put_fields(dict, "", MOST_DEPTH, &mut fields) {
             return fields.into_iter().collect();
         }
     }
     Element::from_iter([("", value(object))])
 }
 
+/// Dicts in dicts. A dict that has itself in it would have no end.
+const MOST_DEPTH: usize = 64;
+
 /// Adds the values of a dict; `false` where it is not one of names.
-fn put_fields(dict: &Bound<'_, PyDict>, prefix: &str, fields: &mut Vec<(Arc<str>, Value)>) -> bool {
+fn put_fields(
+    dict: &Bound<'_, PyDict>,
+    prefix: &str,
+    depth: usize,
+    fields: &mut Vec<(Arc<str>, Value)>,
+) -> bool {
+    if depth == 0 {
+        return false;
+    }
     dict.iter().all(|(key, item)| {
         let Ok(key) = key.cast_exact::<PyString>() else {
             return false;
@@ -161,7 +172,7 @@ fn put_fields(dict: &Bound<'_, PyDict>, prefix: &str, fields: &mut Vec<(Arc<str>
             prefix => format!("{prefix}/{key}").into(),
         };
         match item.cast_exact::<PyDict>() {
-            Ok(inner) if !inner.is_empty() => put_fields(inner, &name, fields),
+            Ok(inner) if !inner.is_empty() => put_fields(inner, &name, depth - 1, fields),
             _ => {
                 fields.push((name, value(&item)));
                 true
@@ -236,15 +247,24 @@ fn array(object: &Bound<'_, PyAny>) -> Option<Array> {
     None
 }
 
+/// A NumPy array or scalar. Not one with a mask: there is more to it than its memory.
 fn is_array(object: &Bound<'_, PyAny>) -> bool {
     static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    static SCALAR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let py = object.py();
-    let is = |class: &PyOnceLock<Py<PyType>>, name: &str| {
-        let class = class.import(py, "numpy", name);
+    static MASKED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let is = |class: &PyOnceLock<Py<PyType>>, module: &str, name: &str| {
+        let class = class.import(object.py(), module, name);
         class.is_ok_and(|class| object.is_instance(class).unwrap_or(false))
     };
-    is(&ARRAY, "ndarray") || is(&SCALAR, "generic")
+    let is_plain = ARRAY
+        .get(object.py())
+        .is_some_and(|class| object.get_type().is(class.bind(object.py())));
+    is_plain || is_scalar(object) || (is(&ARRAY, "numpy", "ndarray") && !is(&MASKED, "numpy.ma", "MaskedArray"))
+}
+
+fn is_scalar(object: &Bound<'_, PyAny>) -> bool {
+    static SCALAR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let class = SCALAR.import(object.py(), "numpy", "generic");
+    class.is_ok_and(|class| object.is_instance(class).unwrap_or(false))
 }
 
 /// Bytes of an object's memory: a copy of few, and else the object is kept.
@@ -344,7 +364,9 @@ fn view(object: &Bound<'_, PyAny>) -> Option<Array> {
             true => Some(DType::UInt8),
             false => dtype(std::ffi::CStr::from_ptr(buffer.format).to_bytes()),
         };
-        let array = dtype.and_then(|dtype| {
+        // Of scalars that are no numbers, such as dates, the buffer is one of their bytes.
+        let is_number = buffer.ndim == 0 || !is_scalar(object);
+        let array = dtype.filter(|_| is_number).and_then(|dtype| {
             // The memory of a NumPy array is the array's, whoever else has a view of it.
             let data = memory(object, buffer.buf.cast(), buffer.len as usize);
             Array::new(dtype, shape, data).ok()
