@@ -258,7 +258,9 @@ fn is_array(object: &Bound<'_, PyAny>) -> bool {
     let is_plain = ARRAY
         .get(object.py())
         .is_some_and(|class| object.get_type().is(class.bind(object.py())));
-    is_plain || is_scalar(object) || (is(&ARRAY, "numpy", "ndarray") && !is(&MASKED, "numpy.ma", "MaskedArray"))
+    is_plain
+        || is_scalar(object)
+        || (is(&ARRAY, "numpy", "ndarray") && !is(&MASKED, "numpy.ma", "MaskedArray"))
 }
 
 fn is_scalar(object: &Bound<'_, PyAny>) -> bool {

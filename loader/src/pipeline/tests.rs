@@ -342,3 +342,23 @@ fn records_are_packed_as_elements_are() {
     assert_eq!((given, text.clone()), failed(untouched(source())));
     assert!(text.contains("train.array_record-00000-of-00003"), "{text}");
 }
+
+#[test]
+fn a_stream_that_finds_no_element_any_more_is_an_error_and_no_hang() {
+    let odd = |element: &Element| Ok(element.array("value")?.item::<i64>().unwrap_or(0) % 2 == 1);
+    let endless = MapDataset::range(10).unwrap().repeat(None).unwrap();
+    let before = endless.clone().filter("odd", odd).to_iter();
+    let after = endless.clone().to_iter().filter("odd", odd);
+    for pipeline in [before, after] {
+        let error = pipeline
+            .load(PipelineOptions::new())
+            .unwrap()
+            .next_element()
+            .unwrap_err();
+        assert!(error.to_string().contains("shuffle before the filter"), "{error}");
+    }
+    let one = endless.filter("odd", odd).to_iter_over(1).unwrap();
+    let mut stream = one.load(PipelineOptions::new()).unwrap();
+    let first = stream.next_element().unwrap().unwrap();
+    assert_eq!(first.array("value").unwrap().item::<i64>(), Some(1));
+}

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Cursor, Facts, Item, IterStage, Machine, MapStage, Parent, Stream, Text, caught, caught_many, guarded,
+    Cursor, Facts, Item, IterStage, Machine, MapStage, Parent, Stream, Text, caught, caught_many,
+    check_left_out, guarded,
 };
 use crate::element::{Element, ElementSpec};
 use crate::error::Result;
@@ -153,12 +154,15 @@ struct FilterMachine {
 
 impl Machine for FilterMachine {
     fn next(&mut self) -> Item {
+        let mut left_out = 0;
         while let Some(element) = self.parent.next()? {
             let position = self.stream.position(self.number);
             self.number += 1;
             if self.filter.keeps(position, &element)? {
                 return Ok(Some(element));
             }
+            left_out += 1;
+            check_left_out(left_out)?;
         }
         Ok(None)
     }

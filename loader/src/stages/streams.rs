@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::records::{Given, Records};
-use super::{Cursor, ENDLESS, Item, IterStage, Machine, MapStage, Stream, Text};
+use super::{Cursor, ENDLESS, Item, IterStage, Machine, MapStage, Stream, Text, check_left_out};
 use crate::element::{Element, ElementSpec};
 use crate::error::{Error, Result};
 use crate::meter;
@@ -149,6 +149,7 @@ impl StreamsMachine {
     }
 
     fn give(&mut self, as_records: bool) -> Result<Option<Given>> {
+        let mut left_out = 0;
         loop {
             if let Some(record) = self.next_record() {
                 return Ok(Some(record));
@@ -165,7 +166,10 @@ impl StreamsMachine {
             };
             self.offset += self.count;
             match item {
-                Ok(None) => {}
+                Ok(None) => {
+                    left_out += 1;
+                    check_left_out(left_out)?;
+                }
                 Ok(element) => return Ok(element.map(Given::Element)),
                 Err(error) => meter::leave_out(error)?,
             }
