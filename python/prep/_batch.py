@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -20,19 +20,24 @@ def make_batch(elements: Sequence[Any]) -> Any:
     Dicts, lists, tuples and named tuples are looked into, and classes that the program registered with JAX. `None` stays `None`; all else
     is stacked by NumPy.
     """
-    return _stack(elements, "")
+    return _stack(elements, "", _stack_leaf)
 
 
-def _stack(values: Sequence[Any], path: str) -> Any:
+def make_native_batch(elements: Sequence[Any]) -> Any:
+    """The same, with `bytes` as arrays of objects: NumPy's arrays of bytes lose zeros at the end."""
+    return _stack(elements, "", _stack_native_leaf)
+
+
+def _stack(values: Sequence[Any], path: str, stack_leaf: Callable[[Sequence[Any], str], Any]) -> Any:
     first = values[0]
     kind = type(first)
     if isinstance(first, _LEAVES):
-        return _stack_leaf(values, path)
+        return stack_leaf(values, path)
     if isinstance(first, Mapping):
         for number, value in enumerate(values):
             if not isinstance(value, Mapping) or value.keys() != first.keys():
                 raise _different(path, number, _described(first), _described(value))
-        items = {key: _stack([value[key] for value in values], f"{path}/{key}") for key in first}
+        items = {key: _stack([value[key] for value in values], f"{path}/{key}", stack_leaf) for key in first}
         if isinstance(first, collections.defaultdict):
             return kind(first.default_factory, items)
         return items if kind is dict else kind(items)
@@ -40,7 +45,7 @@ def _stack(values: Sequence[Any], path: str) -> Any:
         for number, value in enumerate(values):
             if type(value) is not kind or len(value) != len(first):
                 raise _different(path, number, _described(first), _described(value))
-        stacked = [_stack(column, f"{path}/{number}") for number, column in enumerate(zip(*values))]
+        stacked = [_stack(column, f"{path}/{number}", stack_leaf) for number, column in enumerate(zip(*values))]
         return kind(*stacked) if hasattr(first, "_fields") else kind(stacked)
     if first is None:
         for number, value in enumerate(values):
@@ -57,8 +62,8 @@ def _stack(values: Sequence[Any], path: str) -> Any:
                 if other != structure:
                     raise _different(path, number, str(structure), str(other))
                 columns.append(others)
-            return structure.unflatten([_stack(column, f"{path}/{number}") for number, column in enumerate(zip(*columns))])
-    return _stack_leaf(values, path)
+            return structure.unflatten([_stack(column, f"{path}/{number}", stack_leaf) for number, column in enumerate(zip(*columns))])
+    return stack_leaf(values, path)
 
 
 def split_batch(batch: Any) -> list[Any]:
@@ -88,6 +93,14 @@ def _row(value: Any, number: int) -> Any:
         rows = [_row(inner, number) for inner in value]
         return type(value)(*rows) if hasattr(value, "_fields") else type(value)(rows)
     return None if value is None else value[number]
+
+
+def _stack_native_leaf(values: Sequence[Any], path: str) -> Any:
+    if all(type(value) is bytes for value in values):
+        stacked = numpy.empty(len(values), object)
+        stacked[:] = values
+        return stacked
+    return _stack_leaf(values, path)
 
 
 def without_rows(batch: Any) -> Any:

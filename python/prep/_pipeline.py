@@ -10,12 +10,12 @@ import atexit
 import dataclasses
 import functools
 import json
+import operator
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import index
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, overload
 
 from prep import _core
@@ -169,6 +169,16 @@ class _Chain:
         return element
 
 
+class _Listing:
+    """A function whose result is gone through where it is called: that of a generator function does not leave its process."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+
+    def __call__(self, element: Any) -> list[Any]:
+        return [*self._function(element)]
+
+
 class _WithIndex:
     """A function of index and element as one of a pair."""
 
@@ -233,7 +243,7 @@ class _Base(Generic[T]):
     def _seed_or_default(self, seed: int | None, stage: str) -> int:
         """As Grain derives it from `seed` and the number of stages in between."""
         if seed is not None:
-            return index(seed)
+            return _whole(seed, "seed")
         found: list[int] = []
         ahead: list[tuple[_Base[Any], int]] = [(self, 1)]
         while ahead:
@@ -256,7 +266,7 @@ class _Base(Generic[T]):
         True
         """
         seeded = type(self)(_Stage("same"), [self])
-        seeded._seed = index(seed)
+        seeded._seed = _whole(seed, "seed")
         return seeded
 
     def map(self, transform: Any, *, name: str | None = None) -> Self:
@@ -307,7 +317,9 @@ class _Base(Generic[T]):
     def filter(self, transform: Any, *, name: str | None = None) -> Self:
         """Keeps the elements for which a function gives true. Of native arrays it sees views that cannot be written to.
 
-        In random access what is left out leaves `None` at its index, and the length stays; iteration passes over it.
+        In random access what is left out leaves `None` at its index, and the length stays. Iteration passes over it, in the order of virtual streams
+        (`to_iter_dataset`): `to_iter_dataset(streams=1)` keeps the order of the indices. What depends on the position, as every second element
+        does, may leave a virtual stream nothing: it is read to its end, or is an error where it has none. Shuffle before, or take one stream.
 
         >>> list(MapDataset.range(6).filter(lambda number: number % 2 == 0))
         [0, 2, 4]
@@ -336,11 +348,12 @@ class _Base(Generic[T]):
             drop_remainder: Whether a last batch that is not full is left out. Else a host may have no row of it: then it has arrays without rows, or
                 where Python functions or sequences come before an empty dict.
             batch_fn: Makes a batch of the list of elements.
-            stacking: What becomes of arrays of several shapes: an error; `padded` with zeros to the largest; or a list of them.
+            stacking: What becomes of arrays of several shapes in a dict: an error; `padded` with zeros to the largest; or a list of them (`ragged`).
+                With the last two, values that are no arrays become a list too.
         """
         if stacking not in ("equal", "padded", "ragged"):
             raise InvalidError(f"`stacking` is {stacking!r}, wanted `equal`, `padded` or `ragged`")
-        arguments = (index(batch_size), drop_remainder, stacking)
+        arguments = (_whole(batch_size, "batch_size"), drop_remainder, stacking)
         if batch_fn is None:
             return self._then(_Stage("batch", (*arguments, None)))
         function, name, parameters = _callable(batch_fn, "batch_fn", None)
@@ -352,7 +365,7 @@ class _Base(Generic[T]):
         >>> sorted(MapDataset.range(10).window_shuffle(5, seed=1)) == list(range(10))
         True
         """
-        return self._then(_Stage("window_shuffle", (index(window_size), self._seed_or_default(seed, "window_shuffle"))))
+        return self._then(_Stage("window_shuffle", (_whole(window_size, "window_size"), self._seed_or_default(seed, "window_shuffle"))))
 
     def apply(self, transformations: Any) -> Self:
         """Applies a transform by what it is: with a method `map`, `random_map`, `map_with_index`, `filter` or `flat_map`, or a `Batch`; or several.
@@ -393,37 +406,32 @@ class _Base(Generic[T]):
 
         Args:
             num_threads: Of Rust, which read, decode, and call functions; 0: the thread that iterates. Default: as many as are needed, up to one per core.
-            prefetch: Elements, or batches, made ahead. Default: two a thread.
+            prefetch: Elements, or batches, made ahead, and what is being made beside. Default: two batches a thread, or as many small elements as
+                keep threads busy.
             prefetch_bytes: A limit beside that. Default: 256 MiB.
             workers: Processes that Python functions run in. Default 0: they run in the threads, one at a time, as Python has it.
             start_method: `fork`, `spawn` or `forkserver`. Default: as `multiprocessing` has it, `fork` on Linux.
             on_error: What to do about a record that is damaged: `fail`, `skip` or `skip:MAX`; see `DatasetIterator.damaged`.
         """
-        if workers is not None and index(workers) < 0:
-            raise InvalidError(f"`workers` is {workers}, wanted at least 0")
         if start_method not in (None, "fork", "spawn", "forkserver"):
             raise InvalidError(f"`start_method` is {start_method!r}, wanted `fork`, `spawn` or `forkserver`")
-        given = {
-            "num_threads": num_threads,
-            "prefetch": prefetch,
-            "prefetch_bytes": prefetch_bytes,
-            "workers": workers,
-            "start_method": start_method,
-            "on_error": on_error,
-        }
-        return self._then(_Stage("same"), **{name: value for name, value in given.items() if value is not None})
+        numbers = {"num_threads": num_threads, "prefetch": prefetch, "prefetch_bytes": prefetch_bytes, "workers": workers}
+        given: dict[str, Any] = {name: _whole(value, name) for name, value in numbers.items() if value is not None}
+        given |= {name: value for name, value in (("start_method", start_method), ("on_error", on_error)) if value is not None}
+        return self._then(_Stage("same"), **given)
 
     def shard(self, shard_index: int, shard_count: int) -> Self:
         """Iterates over the share of host `shard_index` of `shard_count`, as an option: a state that was saved fits any number of hosts.
 
-        Hosts share the rows of each global batch, or the elements, and take equal steps (ORDER.md, sections 5, 6 and 10). A part for good is
-        `dataset[index::count]`.
+        Hosts share the rows of each global batch, and take equal steps (ORDER.md, sections 5, 6 and 10); of single elements some hosts may have
+        one more. A stream with a filter, or with another stage of which the length is not known, and with an end, is run once when it is opened, to count. A part
+        for good is `dataset[index::count]`.
 
         >>> batches = MapDataset.range(8).batch(2)
         >>> [[batch.tolist() for batch in batches.shard(host, 2)] for host in range(2)]
         [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
         """
-        return self._then(_Stage("same"), shard_index=index(shard_index), shard_count=index(shard_count))
+        return self._then(_Stage("same"), shard_index=_whole(shard_index, "shard_index"), shard_count=_whole(shard_count, "shard_count"))
 
     def mp_prefetch(self, options: Any = None, *, num_workers: int | None = None, start_method: str | None = None) -> Self:
         """Runs the Python functions in worker processes, as `options(workers=..)`: `options` is Grain's `MultiprocessingOptions`, or ours.
@@ -433,7 +441,7 @@ class _Base(Generic[T]):
         workers = num_workers if num_workers is not None else getattr(options, "num_workers", None)
         if workers is None:
             raise InvalidError("`mp_prefetch` needs `num_workers`, or options that have it")
-        return self.options(workers=index(workers), start_method=start_method)
+        return self.options(workers=workers, start_method=start_method)
 
     @property
     def element_spec(self) -> Any:
@@ -477,7 +485,7 @@ class _Base(Generic[T]):
 class MapDataset(_Base[T]):
     """A pipeline of random access: the element of an index is a function of it. Immutable; each method gives another.
 
-    Nothing is read before an element is asked for. Beyond its length a dataset goes on with its next epoch, in which a shuffle has another order.
+    Nothing is read before an element is asked for, but for the first one by `pack` and `element_spec`. Beyond its length a dataset goes on with its next epoch, in which a shuffle has another order.
 
     >>> dataset = MapDataset.range(10).shuffle(seed=42).map(lambda number: number + 1).batch(4)
     >>> len(dataset), dataset[0].tolist()
@@ -634,14 +642,14 @@ class MapDataset(_Base[T]):
             num_epochs: How many.
             reseed_each_epoch: Whether each is in another order.
         """
-        return self._then(_Stage("repeat", (num_epochs, reseed_each_epoch)))
+        return self._then(_Stage("repeat", (None if num_epochs is None else _whole(num_epochs, "num_epochs"), reseed_each_epoch)))
 
     def cache(self, num_bytes: int = 1 << 30) -> MapDataset[T]:
         """Keeps elements in memory, as many as fit. Does not change the stream; goes before what is shuffled or random.
 
-        An array is copied for each that it is given to; what is no dict of arrays is the same object each time: do not change it in place.
+        A record's arrays are copied for each that they are given to. What Python made is the same object each time: do not change it in place.
         """
-        return self._then(_Stage("cache", (index(num_bytes),)))
+        return self._then(_Stage("cache", (_whole(num_bytes, "num_bytes"),)))
 
     def to_iter_dataset(self, read_options: Any = None, *, allow_nones: bool = False, streams: int | None = None) -> IterDataset[T]:
         """Goes on as a stream: gaps of filters are closed, and stages that give more or fewer elements can follow.
@@ -657,7 +665,7 @@ class MapDataset(_Base[T]):
         if allow_nones:
             raise UnsupportedError("`allow_nones`: elements that a filter left out are not kept")
         threads = getattr(read_options, "num_threads", None)
-        return IterDataset(_Stage("to_iter", (streams,)), [self], **({} if threads is None else {"num_threads": index(threads)}))
+        return IterDataset(_Stage("to_iter", (None if streams is None else _whole(streams, "streams"),)), [self], **({} if threads is None else {"num_threads": _whole(threads, "num_threads")}))
 
     def flat_map(self, transform: Any, *, name: str | None = None) -> IterDataset[Any]:
         """As `IterDataset.flat_map`."""
@@ -700,7 +708,7 @@ class IterDataset(_Base[T]):
         >>> list(IterDataset.interleave(parts, cycle_length=2))
         [0, 10, 1, 11, 20, 21]
         """
-        return IterDataset(_Stage("interleave", (index(cycle_length),), is_static=True), _checked(datasets, IterDataset, "interleave"))
+        return IterDataset(_Stage("interleave", (_whole(cycle_length, "cycle_length"),), is_static=True), _checked(datasets, IterDataset, "interleave"))
 
     def _then(self, stage: _Stage | _Calling, **options: Any) -> Self:
         # What looks at nothing but the element comes before the stream, where it is called by the chunk.
@@ -717,7 +725,7 @@ class IterDataset(_Base[T]):
         [1, 2, 2, 3, 3, 3]
         """
         function, named, parameters = _callable(transform, "flat_map", name)
-        return self._then(_Calling("flat_map", function, named, parameters))
+        return self._then(_Calling("flat_map", _Listing(function), named, parameters))
 
     def pack(
         self,
@@ -748,8 +756,8 @@ class IterDataset(_Base[T]):
             meta_features: Values that are kept as a list for each row.
             drop_remainder: Leaves out what is in the rows when the stream ends.
         """
-        lengths = [("/".join(path), index(length)) for path, length in _leaves(length_struct)]
-        arguments = (packing, index(num_packing_bins), lengths, [*meta_features], seed if shuffle_bins else None, drop_remainder)
+        lengths = [("/".join(path), _whole(length, "/".join(path))) for path, length in _leaves(length_struct)]
+        arguments = (packing, _whole(num_packing_bins, "num_packing_bins"), lengths, [*meta_features], seed if shuffle_bins else None, drop_remainder)
         known = self if self._stages().element_spec is not None else self._known([name for name, _ in lengths], meta_features)
         return IterDataset(_Stage("pack", arguments), [known])
 
@@ -876,7 +884,7 @@ class DatasetIterator(Iterator[T]):
 
     def skip(self, steps: int) -> None:
         """Goes past some elements, or batches: at once in random access; streams are read."""
-        self._here().skip(index(steps))
+        self._here().skip(_whole(steps, "steps"))
 
     def metrics(self) -> dict[str, Any]:
         """What was done so far, and where the time went, stage by stage; `limit` is the stage that limits, `advice` what would help."""
@@ -952,6 +960,17 @@ def _interrupt(threads: set[int]) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
 
 
+def _whole(value: Any, name: str) -> int:
+    """A whole number from 0 on, of any type that is one."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"`{name}` is {value!r}, wanted a whole number") from None
+    if number < 0:
+        raise InvalidError(f"`{name}` is {number}, wanted at least 0")
+    return number
+
+
 def _checked(datasets: Sequence[Any], kind: type[_Base[Any]], method: str) -> Sequence[Any]:
     for number, dataset in enumerate(datasets):
         if not isinstance(dataset, kind):
@@ -966,7 +985,7 @@ def _mixed(datasets: Sequence[Any], weights: Sequence[float] | None, stop: str, 
     if stop not in ("first", "all"):
         raise InvalidError(f"`stop` is `{stop}`, wanted `first` or `all`")
     own = [1.0] * len(datasets) if weights is None else [float(weight) for weight in weights]
-    later = [(index(position), [float(weight) for weight in other]) for position, other in changes]
+    later = [(_whole(position, "changes"), [float(weight) for weight in other]) for position, other in changes]
     return _Stage("mix", (own, stop == "all", later), is_static=True)
 
 

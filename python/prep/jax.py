@@ -110,6 +110,8 @@ def prefetch_to_device(
 ) -> DeviceIterator:
     """Batches of `iterator` as arrays of JAX, `size` of them on the device or on their way at a time.
 
+    JAX makes 64-bit numbers 32-bit ones, and cuts off what does not fit, unless the program sets `jax_enable_x64`.
+
     The state is that after the last batch handed out, whatever has been read ahead:
 
     >>> import prep

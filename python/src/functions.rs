@@ -299,7 +299,7 @@ pub(crate) fn combine(function: &Function, elements: Vec<Element>) -> Result<Ele
     })
 }
 
-/// Stacks elements: arrays without Python, and of each name that has others what `make_batch` makes of its values.
+/// Stacks elements: arrays without Python, and of each name that has others what `make_native_batch` makes of its values.
 pub(crate) fn stack(elements: Vec<Element>) -> Result<Element> {
     let is_native = |element: &Element| element.iter().all(|(_, value)| value.as_array().is_some());
     if elements.iter().all(is_native) {
@@ -308,7 +308,7 @@ pub(crate) fn stack(elements: Vec<Element>) -> Result<Element> {
     attached(|py| {
         static MAKE_BATCH: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let stacked = || -> PyResult<Element> {
-            let make_batch = MAKE_BATCH.import(py, "prep._batch", "make_batch")?;
+            let make_batch = MAKE_BATCH.import(py, "prep._batch", "make_native_batch")?;
             let list = PyList::empty(py);
             for own in elements {
                 list.append(object(py, own, Shared::Copied)?)?;

@@ -364,7 +364,8 @@ def test_elements_without_batches_are_made_several_at_a_time():
         return element
 
     dataset = MapDataset.range(1000).map(broken)
-    stream = dataset._make(Table()).load({"num_threads": 1}, [])
+    table = Table()
+    stream = dataset._make(table).load({"num_threads": 1}, [])
     assert [stream.next() for _ in range(700)] == [(number,) for number in range(700)]
     for _ in range(2):
         with pytest.raises(KeyError):
@@ -428,7 +429,7 @@ def test_sources_of_ones_own():
         MapDataset.range(0)[0]
     # One row for two hosts.
     rest = [list(MapDataset.source([1, 2, 3]).batch(1).shard(host, 2))[-1] for host in range(2)]
-    assert rest[0].tolist() == [3] and rest[1] == {}
+    assert rest[0].tolist() == [3] and rest[1].shape == (0,)
 
 
 def test_packing_of_elements_of_python():
@@ -465,3 +466,86 @@ def test_functions_run_at_the_same_time_as_the_consumer_waits():
         return element
 
     assert list(MapDataset.range(4).map(together).batch(1).options(num_threads=2, prefetch=4)) is not None
+
+
+def test_what_numpy_stacks_in_its_own_way_keeps_its_kind():
+    dates = numpy.array(["2020-01-01", "2021-02-03"], "M8[D]")
+    (batch,) = MapDataset.source(dates).batch(2)
+    assert batch.dtype == dates.dtype and (batch == dates).all()
+    (batch,) = MapDataset.source([{"x": numpy.timedelta64(5, "s")}] * 2).batch(2)
+    assert batch["x"].tolist() == numpy.array([5, 5], "m8[s]").tolist()
+    (batch,) = MapDataset.source([numpy.ma.masked_array([1, 2], [0, 1])] * 2).batch(2)
+    assert batch.mask.tolist() == [[False, True]] * 2
+    # Whatever is beside them.
+    (batch,) = MapDataset.source([{"b": b"ab\0", "s": "t"}, {"b": b"c\0\0", "s": "u"}]).batch(2)
+    assert batch["b"].tolist() == [b"ab\0", b"c\0\0"]
+
+
+def test_a_dict_in_itself_is_an_object_like_others():
+    own = {}
+    own["own"] = own
+    assert MapDataset.source([own])[0] is own
+
+
+def test_a_stream_in_its_own_pipelines_cycle_is_collected():
+    class Trainer:
+        def __init__(self, workers):
+            self.stream = iter(MapDataset.range(100).repeat().map(self.prepared).options(workers=workers, num_threads=2))
+
+        def prepared(self, number):
+            return number
+
+    def counts():
+        gc.collect()
+        return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+    next(Trainer(0).stream), next(Trainer(1).stream)
+    before = counts()
+    for workers in (0, 1):
+        for _ in range(4):
+            next(Trainer(workers).stream)
+    assert counts() <= before
+
+
+def test_a_stream_is_not_used_from_its_own_functions():
+    stream = iter(MapDataset.range(3).map(lambda number: (stream.get_state(), number)).options(num_threads=0))
+    with pytest.raises(prep.errors.StateError, match="in the middle of an element"):
+        next(stream)
+
+
+def test_a_host_without_rows_has_a_batch_of_none():
+    rows = MapDataset.range(5).map(lambda number: {"a": numpy.full(2, number), "b": (number, b"x")})
+    first, last = rows.batch(2).shard(1, 2)
+    assert last["a"].shape == (0, 2) and last["a"].dtype == first["a"].dtype
+    assert [part.shape for part in last["b"]] == [(0,), (0,)]
+
+
+def test_generators_serve_as_flat_maps_in_workers_too():
+    def parts(number):
+        yield from range(number)
+
+    stream = MapDataset.range(4).to_iter_dataset(streams=1).flat_map(parts)
+    assert list(stream) == list(stream.options(workers=1)) == [0, 0, 1, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (lambda d: d.batch(1.5), TypeError, "`batch_size` is 1.5"),
+        (lambda d: d.batch("3"), TypeError, "`batch_size` is '3'"),
+        (lambda d: d.batch(-1), prep.errors.InvalidError, "`batch_size` is -1"),
+        (lambda d: d.batch(2, stacking="x"), prep.errors.InvalidError, "`stacking` is 'x'"),
+        (lambda d: d.shuffle(-1), prep.errors.InvalidError, "`seed` is -1"),
+        (lambda d: d.repeat(-1), prep.errors.InvalidError, "`num_epochs` is -1"),
+        (lambda d: d.shard("0", 2), TypeError, "`shard_index` is '0'"),
+        (lambda d: d.options(workers=-1), prep.errors.InvalidError, "`workers` is -1"),
+        (lambda d: d.options(start_method="x"), prep.errors.InvalidError, "`start_method` is 'x'"),
+        (lambda d: MapDataset.mix([d, d.to_iter_dataset()]), prep.errors.InvalidError, "dataset 1 of `MapDataset.mix` is a IterDataset"),
+        (lambda d: IterDataset.interleave([d], cycle_length=1), prep.errors.InvalidError, "give it `to_iter_dataset"),
+        (lambda d: MapDataset.zip([d.shard(0, 2), d.shard(1, 2)]), prep.errors.InvalidError, "different shards"),
+        (lambda d: MapDataset.source([1], columns=["a"]), prep.errors.InvalidError, "`columns` and `decode`"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_where_it_is_written(wrong, error, message):
+    with pytest.raises(error, match=message):
+        wrong(MapDataset.range(4))
