@@ -380,7 +380,8 @@ def test_elements_without_batches_are_made_several_at_a_time():
     assert list(again) == [*range(704, 1000)]
     # One by one where a number is asked for.
     calls.clear()
-    stream = dataset._make(Table()).load({"num_threads": 1, "prefetch": 2}, [])
+    table = Table()
+    stream = dataset._make(table).load({"num_threads": 1, "prefetch": 2}, [])
     assert [stream.next() for _ in range(50)] == [(number,) for number in range(50)] and set(calls) == {1}
 
 
