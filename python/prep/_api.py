@@ -478,7 +478,10 @@ def write(
     as a `features.json` of TFDS has them. Short forms: `"int64"` or `numpy.int64` for a scalar, `"text"`, `"image"` for a picture of any size,
     `{"kind": "class_label", "names": [..]}`, `[feature]` for a sequence, a dict for nested features, an `ArraySpec` for a tensor;
     `"optional": True` for what may be missing. An image takes pixels, which are stored as PNG, or the bytes of a file, which are kept. Without `features`
-    they are what all examples have in common: arrays are tensors, and sizes that differ vary.
+    they are what all examples have in common: arrays are tensors, and a first size that differs varies.
+
+    Floats are kept with 32 bits, as TFDS keeps them, also where they are read as float64, and ints beside floats become floats; a tensor with
+    `"encoding": "bytes"` or `"zlib"` is kept bit for bit.
 
     Args:
         name: `name` or `name/config`.
