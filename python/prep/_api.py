@@ -11,6 +11,7 @@ from typing import Any, List, Literal, TypeAlias
 
 from prep import _core, _writing
 from prep._catalog import Catalog
+from prep._checks import whole
 from prep._core import Dataset, Loader
 from prep._features import declared
 from prep._progress import Progress, Stage, staged
@@ -553,9 +554,9 @@ def _options(
     return {
         "catalog": _path(catalog),
         "data_dir": _path(data_dir),
-        "workers": workers,
-        "memory": None if memory is None else str(memory),
-        "shards": shards,
+        "workers": None if workers is None else whole(workers, "workers"),
+        "memory": memory if memory is None or isinstance(memory, str) else str(whole(memory, "memory")),
+        "shards": None if shards is None else whole(shards, "shards"),
         "on_error": on_error,
         "overwrite": overwrite,
         "statistics": statistics,

@@ -10,7 +10,6 @@ import atexit
 import dataclasses
 import functools
 import json
-import operator
 import os
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, overloa
 from prep import _core
 from prep._api import Order
 from prep._api import open as _open
+from prep._checks import whole
 from prep._core import Dataset, Stages
 from prep._spec import ArraySpec
 from prep.errors import ClosedError, InvalidError, StateError, UnsupportedError
@@ -243,7 +243,7 @@ class _Base(Generic[T]):
     def _seed_or_default(self, seed: int | None, stage: str) -> int:
         """As Grain derives it from `seed` and the number of stages in between."""
         if seed is not None:
-            return _whole(seed, "seed")
+            return whole(seed, "seed")
         found: list[int] = []
         ahead: list[tuple[_Base[Any], int]] = [(self, 1)]
         while ahead:
@@ -266,7 +266,7 @@ class _Base(Generic[T]):
         True
         """
         seeded = type(self)(_Stage("same"), [self])
-        seeded._seed = _whole(seed, "seed")
+        seeded._seed = whole(seed, "seed")
         return seeded
 
     def map(self, transform: Any, *, name: str | None = None) -> Self:
@@ -353,7 +353,7 @@ class _Base(Generic[T]):
         """
         if stacking not in ("equal", "padded", "ragged"):
             raise InvalidError(f"`stacking` is {stacking!r}, wanted `equal`, `padded` or `ragged`")
-        arguments = (_whole(batch_size, "batch_size"), drop_remainder, stacking)
+        arguments = (whole(batch_size, "batch_size"), drop_remainder, stacking)
         if batch_fn is None:
             return self._then(_Stage("batch", (*arguments, None)))
         function, name, parameters = _callable(batch_fn, "batch_fn", None)
@@ -365,7 +365,7 @@ class _Base(Generic[T]):
         >>> sorted(MapDataset.range(10).window_shuffle(5, seed=1)) == list(range(10))
         True
         """
-        return self._then(_Stage("window_shuffle", (_whole(window_size, "window_size"), self._seed_or_default(seed, "window_shuffle"))))
+        return self._then(_Stage("window_shuffle", (whole(window_size, "window_size"), self._seed_or_default(seed, "window_shuffle"))))
 
     def apply(self, transformations: Any) -> Self:
         """Applies a transform by what it is: with a method `map`, `random_map`, `map_with_index`, `filter` or `flat_map`, or a `Batch`; or several.
@@ -416,7 +416,7 @@ class _Base(Generic[T]):
         if start_method not in (None, "fork", "spawn", "forkserver"):
             raise InvalidError(f"`start_method` is {start_method!r}, wanted `fork`, `spawn` or `forkserver`")
         numbers = {"num_threads": num_threads, "prefetch": prefetch, "prefetch_bytes": prefetch_bytes, "workers": workers}
-        given: dict[str, Any] = {name: _whole(value, name) for name, value in numbers.items() if value is not None}
+        given: dict[str, Any] = {name: whole(value, name) for name, value in numbers.items() if value is not None}
         given |= {name: value for name, value in (("start_method", start_method), ("on_error", on_error)) if value is not None}
         return self._then(_Stage("same"), **given)
 
@@ -431,7 +431,7 @@ class _Base(Generic[T]):
         >>> [[batch.tolist() for batch in batches.shard(host, 2)] for host in range(2)]
         [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
         """
-        return self._then(_Stage("same"), shard_index=_whole(shard_index, "shard_index"), shard_count=_whole(shard_count, "shard_count"))
+        return self._then(_Stage("same"), shard_index=whole(shard_index, "shard_index"), shard_count=whole(shard_count, "shard_count"))
 
     def mp_prefetch(self, options: Any = None, *, num_workers: int | None = None, start_method: str | None = None) -> Self:
         """Runs the Python functions in worker processes, as `options(workers=..)`: `options` is Grain's `MultiprocessingOptions`, or ours.
@@ -642,14 +642,14 @@ class MapDataset(_Base[T]):
             num_epochs: How many.
             reseed_each_epoch: Whether each is in another order.
         """
-        return self._then(_Stage("repeat", (None if num_epochs is None else _whole(num_epochs, "num_epochs"), reseed_each_epoch)))
+        return self._then(_Stage("repeat", (None if num_epochs is None else whole(num_epochs, "num_epochs"), reseed_each_epoch)))
 
     def cache(self, num_bytes: int = 1 << 30) -> MapDataset[T]:
         """Keeps elements in memory, as many as fit. Does not change the stream; goes before what is shuffled or random.
 
         A record's arrays are copied for each that they are given to. What Python made is the same object each time: do not change it in place.
         """
-        return self._then(_Stage("cache", (_whole(num_bytes, "num_bytes"),)))
+        return self._then(_Stage("cache", (whole(num_bytes, "num_bytes"),)))
 
     def to_iter_dataset(self, read_options: Any = None, *, allow_nones: bool = False, streams: int | None = None) -> IterDataset[T]:
         """Goes on as a stream: gaps of filters are closed, and stages that give more or fewer elements can follow.
@@ -665,7 +665,7 @@ class MapDataset(_Base[T]):
         if allow_nones:
             raise UnsupportedError("`allow_nones`: elements that a filter left out are not kept")
         threads = getattr(read_options, "num_threads", None)
-        return IterDataset(_Stage("to_iter", (None if streams is None else _whole(streams, "streams"),)), [self], **({} if threads is None else {"num_threads": _whole(threads, "num_threads")}))
+        return IterDataset(_Stage("to_iter", (None if streams is None else whole(streams, "streams"),)), [self], **({} if threads is None else {"num_threads": whole(threads, "num_threads")}))
 
     def flat_map(self, transform: Any, *, name: str | None = None) -> IterDataset[Any]:
         """As `IterDataset.flat_map`."""
@@ -708,7 +708,7 @@ class IterDataset(_Base[T]):
         >>> list(IterDataset.interleave(parts, cycle_length=2))
         [0, 10, 1, 11, 20, 21]
         """
-        return IterDataset(_Stage("interleave", (_whole(cycle_length, "cycle_length"),), is_static=True), _checked(datasets, IterDataset, "interleave"))
+        return IterDataset(_Stage("interleave", (whole(cycle_length, "cycle_length"),), is_static=True), _checked(datasets, IterDataset, "interleave"))
 
     def _then(self, stage: _Stage | _Calling, **options: Any) -> Self:
         # What looks at nothing but the element comes before the stream, where it is called by the chunk.
@@ -756,8 +756,8 @@ class IterDataset(_Base[T]):
             meta_features: Values that are kept as a list for each row.
             drop_remainder: Leaves out what is in the rows when the stream ends.
         """
-        lengths = [("/".join(path), _whole(length, "/".join(path))) for path, length in _leaves(length_struct)]
-        arguments = (packing, _whole(num_packing_bins, "num_packing_bins"), lengths, [*meta_features], seed if shuffle_bins else None, drop_remainder)
+        lengths = [("/".join(path), whole(length, "/".join(path))) for path, length in _leaves(length_struct)]
+        arguments = (packing, whole(num_packing_bins, "num_packing_bins"), lengths, [*meta_features], seed if shuffle_bins else None, drop_remainder)
         known = self if self._stages().element_spec is not None else self._known([name for name, _ in lengths], meta_features)
         return IterDataset(_Stage("pack", arguments), [known])
 
@@ -884,7 +884,7 @@ class DatasetIterator(Iterator[T]):
 
     def skip(self, steps: int) -> None:
         """Goes past some elements, or batches: at once in random access; streams are read."""
-        self._here().skip(_whole(steps, "steps"))
+        self._here().skip(whole(steps, "steps"))
 
     def metrics(self) -> dict[str, Any]:
         """What was done so far, and where the time went, stage by stage; `limit` is the stage that limits, `advice` what would help."""
@@ -960,17 +960,6 @@ def _interrupt(threads: set[int]) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
 
 
-def _whole(value: Any, name: str) -> int:
-    """A whole number from 0 on, of any type that is one."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"`{name}` is {value!r}, wanted a whole number") from None
-    if number < 0:
-        raise InvalidError(f"`{name}` is {number}, wanted at least 0")
-    return number
-
-
 def _checked(datasets: Sequence[Any], kind: type[_Base[Any]], method: str) -> Sequence[Any]:
     for number, dataset in enumerate(datasets):
         if not isinstance(dataset, kind):
@@ -985,7 +974,7 @@ def _mixed(datasets: Sequence[Any], weights: Sequence[float] | None, stop: str, 
     if stop not in ("first", "all"):
         raise InvalidError(f"`stop` is `{stop}`, wanted `first` or `all`")
     own = [1.0] * len(datasets) if weights is None else [float(weight) for weight in weights]
-    later = [(_whole(position, "changes"), [float(weight) for weight in other]) for position, other in changes]
+    later = [(whole(position, "changes"), [float(weight) for weight in other]) for position, other in changes]
     return _Stage("mix", (own, stop == "all", later), is_static=True)
 
 

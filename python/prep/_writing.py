@@ -27,6 +27,8 @@ _Task: TypeAlias = tuple[str, str, str]
 
 def spec_of(name: str, **fields: Any) -> str:
     """What a dataset is, as `_core` takes it."""
+    if not isinstance(name, str):
+        raise TypeError(f"`name` is {name!r}, wanted a text")
     return json.dumps({"name": name, **{field: value for field, value in fields.items() if value is not None}})
 
 

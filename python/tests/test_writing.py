@@ -682,3 +682,18 @@ def test_examples_may_be_added_from_threads_and_code_that_writes(own):
         thread.join()
     assert results == ["built"] * 4
     assert {entry["name"] for entry in prep.list(catalog=own)} >= {"inner", "outer", "thread0"}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"shards": -1}, InvalidError, "`shards` is -1"),
+        ({"shards": 1.5}, TypeError, "`shards` is 1.5"),
+        ({"workers": "2"}, TypeError, "`workers` is '2'"),
+        ({"memory": 2.5}, TypeError, "`memory` is 2.5"),
+        ({"name": None}, TypeError, "`name` is None"),
+    ],
+)
+def test_arguments_are_checked_by_name(options, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        prep.write(**{"name": "numbers", "examples": [{"x": 1}], "catalog": tmp_path, **options})
