@@ -608,6 +608,14 @@ impl<N: Into<Arc<str>>, V: Into<Value>> FromIterator<(N, V)> for Element {
     }
 }
 
+/// A shape as errors and specs print it: `[?, 32, 3]`, where `?` varies.
+pub(crate) fn sizes_text(shape: &[Option<u64>]) -> String {
+    let sizes = shape
+        .iter()
+        .map(|size| size.map_or("?".to_string(), |size| size.to_string()));
+    format!("[{}]", sizes.collect::<Vec<_>>().join(", "))
+}
+
 /// Names, dtypes and shapes of an element, known without reading data; `None` in a shape where it varies.
 ///
 /// # Examples
@@ -618,7 +626,7 @@ impl<N: Into<Arc<str>>, V: Into<Value>> FromIterator<(N, V)> for Element {
 /// let mut spec = ElementSpec::new();
 /// spec.set("image", DType::UInt8, vec![None, None, Some(3)]);
 /// assert_eq!(spec.get("image").unwrap().shape, [None, None, Some(3)]);
-/// assert_eq!(spec.to_string(), "image: uint8[None, None, 3]");
+/// assert_eq!(spec.to_string(), "image: uint8[?, ?, 3]");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ElementSpec {
@@ -764,19 +772,14 @@ impl fmt::Display for ElementSpec {
             return f.write_str("unknown");
         }
         for (number, field) in self.iter().enumerate() {
-            let shape: Vec<String> = field
-                .shape
-                .iter()
-                .map(|size| size.map_or("None".to_string(), |size| size.to_string()))
-                .collect();
             let separator = if number > 0 { ", " } else { "" };
             let optional = if field.optional { "?" } else { "" };
             write!(
                 f,
-                "{separator}{}: {}[{}]{optional}",
+                "{separator}{}: {}{}{optional}",
                 field.name,
                 field.dtype,
-                shape.join(", ")
+                sizes_text(&field.shape)
             )?;
         }
         Ok(())
@@ -791,7 +794,7 @@ mod tests {
     fn memory_is_taken_out_where_nothing_else_sees_it() {
         let home = crate::recycle::Recycler::new(100);
         let array = || {
-            let mut memory = home.take(4);
+            let mut memory = home.take(4).unwrap();
             memory.copy_from_slice(&[1, 2, 3, 4]);
             Array::recycled(DType::UInt8, [2, 2], memory).unwrap()
         };

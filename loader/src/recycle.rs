@@ -3,6 +3,38 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, TryLockError};
 
+use crate::error::{Error, Result};
+
+/// Room for an array whose size is the caller's: one that there is no memory for is an error, where `Vec::with_capacity` ends the process.
+pub(crate) fn reserved<T>(shape: &[usize]) -> Result<Vec<T>> {
+    let mut room = Vec::new();
+    let elements = shape
+        .iter()
+        .try_fold(1usize, |elements, &size| elements.checked_mul(size));
+    if elements.is_some_and(|elements| room.try_reserve_exact(elements).is_ok()) {
+        return Ok(room);
+    }
+    let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
+    Err(Error::Element(format!(
+        "there is no memory for {} x {} bytes",
+        sizes.join(" x "),
+        size_of::<T>()
+    )))
+}
+
+/// An array of a shape with `value` everywhere: see [`reserved`].
+pub(crate) fn filled(value: &[u8], shape: &[usize]) -> Result<Vec<u8>> {
+    let mut data = reserved(&[shape, &[value.len()]].concat())?;
+    let elements = shape.iter().product();
+    match value {
+        [first, rest @ ..] if rest.iter().all(|byte| byte == first) => {
+            data.resize(elements * value.len(), *first)
+        }
+        _ => (0..elements).for_each(|_| data.extend_from_slice(value)),
+    }
+    Ok(data)
+}
+
 /// Buffers at rest. Nobody waits for it: who finds it in use, as all do in a child of a fork that happened meanwhile, takes fresh memory.
 #[derive(Debug)]
 pub(crate) struct Recycler {
@@ -34,7 +66,10 @@ impl Recycler {
     }
 
     /// A buffer of `length` bytes, of which nothing is known.
-    pub(crate) fn take(self: &Arc<Self>, length: usize) -> Memory {
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn take(self: &Arc<Self>, length: usize) -> Result<Memory> {
         let fits = |buffer: &Vec<u8>| (length..=length.saturating_mul(2)).contains(&buffer.capacity());
         let found = self.with(|at_rest| {
             // The last one is the likeliest to be in a cache. Where none fits, the oldest makes way for those that will.
@@ -49,12 +84,12 @@ impl Recycler {
                 buffer.resize(length, 0);
                 buffer
             }
-            _ => vec![0; length],
+            _ => filled(&[0], &[length])?,
         };
-        Memory {
+        Ok(Memory {
             buffer,
             home: Some(Arc::clone(self)),
-        }
+        })
     }
 }
 
@@ -115,34 +150,44 @@ mod tests {
     #[test]
     fn buffers_come_back_and_others_make_way() {
         let home = Recycler::new(1 << 20);
-        let mut memory = home.take(1000);
+        let mut memory = home.take(1000).unwrap();
         assert_eq!(*memory, [0; 1000]);
         memory.fill(7);
         let place = memory.as_ptr();
         drop(memory);
         // A shorter one fits into it, one of half its size or less does not.
-        let again = home.take(600);
+        let again = home.take(600).unwrap();
         assert_eq!((again.as_ptr(), &*again), (place, &[7; 600][..]));
-        let other = home.take(600);
+        let other = home.take(600).unwrap();
         assert_ne!(other.as_ptr(), place);
         drop((other, again));
-        assert_eq!(*home.take(100), [0; 100]);
+        assert_eq!(*home.take(100).unwrap(), [0; 100]);
         assert_eq!(home.with(|at_rest| at_rest.buffers.len()), Some(2));
     }
 
     #[test]
     fn no_more_is_kept_than_was_said() {
         let home = Recycler::new(2500);
-        let buffers: Vec<Memory> = (0..4).map(|_| home.take(1000)).collect();
+        let buffers: Vec<Memory> = (0..4).map(|_| home.take(1000).unwrap()).collect();
         drop(buffers);
         let kept = || home.with(|at_rest| (at_rest.buffers.len(), at_rest.bytes));
         assert_eq!(kept(), Some((2, 2000)));
         // What is in use elsewhere is not waited for.
         let held = home.at_rest.lock().unwrap();
-        let memory = home.take(1000);
+        let memory = home.take(1000).unwrap();
         assert_eq!(*memory, [0; 1000]);
         drop(memory);
         drop(held);
         assert_eq!(kept(), Some((2, 2000)));
+    }
+
+    #[test]
+    fn what_no_memory_holds_is_an_error() {
+        let error = reserved::<f32>(&[1 << 40, 1 << 10]).unwrap_err().to_string();
+        assert_eq!(error, "there is no memory for 1099511627776 x 1024 x 4 bytes");
+        assert!(filled(&[1, 2], &[usize::MAX, 2]).is_err());
+        assert!(Recycler::new(0).take(usize::MAX).is_err());
+        assert_eq!(filled(&[1, 2], &[1, 2]).unwrap(), [1, 2, 1, 2]);
+        assert_eq!(filled(&[7, 7], &[3]).unwrap(), [7; 6]);
     }
 }

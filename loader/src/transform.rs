@@ -27,6 +27,14 @@ pub trait Transform: Send + Sync {
         false
     }
 
+    /// Looks at its parameters, when it is put into a pipeline: [`spec`](Self::spec) cannot where nothing is known of the input.
+    ///
+    /// # Errors
+    /// Parameters that fit no input: [`Error::Element`](crate::Error::Element), naming what was found and wanted.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// What comes out, before there are data.
     ///
     /// # Errors

@@ -173,7 +173,10 @@ class Normalize(Native):
 
 @dataclasses.dataclass(frozen=True)
 class Cast(Native):
-    """Numbers of another type: nothing wraps, what does not fit is an error."""
+    """Numbers of another type, as NumPy's `astype`: floats lose their fraction where they become whole (-1.5 is -1), all but 0 is true.
+
+    Unlike there nothing wraps: a value that a whole type cannot hold, such as 300 or NaN in `uint8`, is an error.
+    """
 
     feature: str
     dtype: str

@@ -289,7 +289,7 @@ impl Stages {
             (None, "ragged") => Stacking::Ragged,
             // What may not be arrays.
             (None, _) if unknown => {
-                Stacking::Custom(Custom::new("equal", ElementSpec::unknown(), functions::stack))
+                Stacking::Custom(Custom::new("batch", ElementSpec::unknown(), functions::stack))
             }
             (None, _) => Stacking::Equal,
         };

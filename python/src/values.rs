@@ -91,7 +91,12 @@ impl Foreign for Object {
     fn describe(&self) -> String {
         Python::try_attach(|py| {
             let object = self.held.get(py);
-            format!("a Python object of {}", object.get_type())
+            match object.getattr("dtype") {
+                Ok(dtype) if is_array(&object) => {
+                    format!("a NumPy array of {dtype}, which only Python functions can work on")
+                }
+                _ => format!("a Python object of {}", object.get_type()),
+            }
         })
         .unwrap_or_else(|| "a Python object".into())
     }

@@ -1,9 +1,13 @@
 //! Pipelines over datasets on disk.
 
+use prep_formats::value::DType;
+
 use super::*;
+use crate::element::Array;
 use crate::order::Order;
 use crate::stages::batch::Stacking;
 use crate::stages::pack::{PackOptions, Packing};
+use crate::stages::source::Source;
 use crate::testing::{TestData, text_of};
 use crate::transform::function;
 
@@ -361,4 +365,49 @@ fn a_stream_that_finds_no_element_any_more_is_an_error_and_no_hang() {
     let mut stream = one.load(PipelineOptions::new()).unwrap();
     let first = stream.next_element().unwrap().unwrap();
     assert_eq!(first.array("value").unwrap().item::<i64>(), Some(1));
+}
+
+/// Sequences without steps, of many numbers each.
+struct Wide;
+
+impl Source for Wide {
+    fn len(&self) -> u64 {
+        1
+    }
+
+    fn spec(&self) -> ElementSpec {
+        let mut spec = ElementSpec::new();
+        spec.set("x", DType::UInt8, [None, Some(1 << 20)]);
+        spec
+    }
+
+    fn identity(&self) -> String {
+        "wide".into()
+    }
+
+    fn get(&self, _: u64) -> Result<Element> {
+        Ok(Element::from_iter([(
+            "x",
+            Array::new(DType::UInt8, [0, 1 << 20], Vec::new())?,
+        )]))
+    }
+}
+
+/// A pipeline of the longest rows is made at once; rows that no memory holds are an error where they are needed.
+#[test]
+fn packed_rows_take_memory_when_they_are_needed() {
+    let wide = || MapDataset::custom(Wide).unwrap().to_iter_over(1).unwrap();
+    let options = |length| PackOptions::new(Packing::FirstFit { bins: 2 }, [("x", length)]);
+    let packed = wide().pack(options(i32::MAX as usize)).unwrap();
+    let error = packed
+        .load(PipelineOptions::new().num_threads(0))
+        .unwrap()
+        .next_element();
+    let text = error.unwrap_err().with_causes();
+    assert!(
+        text.starts_with("stage `pack` failed") && text.contains("there is no memory for"),
+        "{text}"
+    );
+    let text = wide().pack(options(1 << 31)).unwrap_err().to_string();
+    assert!(text.contains("wanted 1 to 2147483647"), "{text}");
 }

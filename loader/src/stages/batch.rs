@@ -9,7 +9,7 @@ use super::{Cursor, ENDLESS, Facts, Item, IterStage, Machine, MapStage, Parent, 
 use crate::element::{Array, Element, ElementSpec, Value};
 use crate::error::{Error, Result};
 use crate::meter;
-use crate::recycle::Recycler;
+use crate::recycle::{Recycler, filled};
 
 /// Bytes of the batches that are kept to be filled again.
 const BATCHES_AT_REST: usize = 256 << 20;
@@ -279,11 +279,13 @@ fn stack_values(values: &[&Value], stacking: &Stacking, buffers: &Arc<Recycler>)
         Stacking::Ragged => Ok(list()),
         Stacking::Padded if odd.shape().len() == shape.len() => pad(&arrays).map(Value::Array),
         _ => Err(Error::Element(format!(
-            "one element has shape {shape:?}, another {:?}; make them equal, or batch padded or ragged",
-            arrays
-                .iter()
-                .find(|array| array.shape() != shape)
-                .map_or(shape, |array| array.shape())
+            "one element has shape {shape:?}, another {:?}; make them equal, or use {} stacking",
+            odd.shape(),
+            match odd.shape().len() == shape.len() {
+                true => "padded or ragged",
+                // Padding adds no dimensions.
+                false => "ragged",
+            }
         ))),
     }
 }
@@ -300,7 +302,7 @@ fn stack_equal(arrays: &[&Array], buffers: &Arc<Recycler>) -> Result<Array> {
         return Array::strings(shape, strings);
     }
     let row = arrays[0].bytes().map_or(0, Bytes::len);
-    let mut data = buffers.take(row.saturating_mul(arrays.len()));
+    let mut data = buffers.take(row.saturating_mul(arrays.len()))?;
     if row > 0 {
         for (out, array) in data.chunks_exact_mut(row).zip(arrays) {
             out.copy_from_slice(array.bytes().map_or(&[], |bytes| bytes));
@@ -338,7 +340,7 @@ fn pad(arrays: &[&Array]) -> Result<Array> {
         return Array::strings(shape, strings);
     }
     let size = arrays[0].dtype().num_bytes();
-    let mut data = vec![0; elements * size];
+    let mut data = filled(&[0], &[elements * size])?;
     for (row, array) in arrays.iter().enumerate() {
         let mut from = array.bytes().map_or(&[][..], |bytes| bytes);
         runs(array.shape(), &largest, |start, length| {
@@ -382,7 +384,9 @@ impl BatchMapStage {
         let facts = parent.facts();
         if facts.sparse {
             return Err(Error::Options(
-                "a filter leaves gaps in random access, which cannot be batched: go on with `to_iter`".into(),
+                "a filter leaves gaps in random access, which cannot be batched: go on as a stream (`to_iter`, in \
+                 Python `to_iter_dataset`)"
+                    .into(),
             ));
         }
         let length = options.batches(facts.length);
@@ -581,6 +585,18 @@ mod tests {
             text.contains("`x`: one element has shape [1], another [3]"),
             "{text}"
         );
+        assert!(
+            text.ends_with("make them equal, or use padded or ragged stacking"),
+            "{text}"
+        );
+        let flat = Element::from_iter([("x", Array::scalar(1i32))]);
+        let text = stack(&[element(&[1]), flat], &Stacking::Padded)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            text.ends_with("another []; make them equal, or use ragged stacking"),
+            "{text}"
+        );
         let padded = stack(&rows, &Stacking::Padded).unwrap();
         assert_eq!(
             padded.array("x").unwrap().to_vec::<i32>().unwrap(),
@@ -612,6 +628,13 @@ mod tests {
         };
         let padded = pad(&[&strings(&["a"]), &strings(&["b", "c"])]).unwrap();
         assert_eq!(padded.as_strings(), ["a", "", "b", "c"]);
+    }
+
+    #[test]
+    fn what_is_padded_beyond_memory_is_an_error() {
+        let array = |shape: [usize; 2]| Array::new(DType::UInt8, shape, Vec::new()).unwrap();
+        let error = pad(&[&array([1 << 30, 0]), &array([0, 1 << 30])]).unwrap_err();
+        assert!(error.to_string().contains("there is no memory for"), "{error}");
     }
 
     #[test]

@@ -47,6 +47,7 @@ impl Mapping {
             Error::Element(reason) => Error::Options(format!("`{name}`: {reason}")),
             other => other,
         };
+        transform.check().map_err(said)?;
         if transform.is_random() && seed.is_none() {
             return Err(Error::Options(format!(
                 "`{name}` is random: use `random_map`, which takes a seed"

@@ -121,8 +121,6 @@ struct Plan {
     options: PackOptions,
     fields: Vec<Field>,
     meta: Vec<Arc<str>>,
-    /// The numbers from 0 to the longest row, as bytes.
-    counting: Vec<u8>,
     buffers: Arc<Recycler>,
 }
 
@@ -148,7 +146,7 @@ impl PackStage {
             let found = parent.spec().field(name)?;
             let inner = inner(found)?;
             if *length == 0 || i32::try_from(*length).is_err() {
-                return refuse(format!("rows of {length} for `{name}`, wanted 1 to 2^31"));
+                return refuse(format!("rows of {length} for `{name}`, wanted 1 to {}", i32::MAX));
             }
             let step = inner
                 .iter()
@@ -191,7 +189,6 @@ impl PackStage {
             found.shape.insert(0, None);
             spec.push(found);
         }
-        let longest = fields.iter().map(|field| field.length).max().unwrap_or(0);
         Ok(Self {
             parent,
             plan: Arc::new(Plan {
@@ -200,7 +197,6 @@ impl PackStage {
                     .iter()
                     .map(|name| (&**name).into())
                     .collect(),
-                counting: (0..longest as u32).flat_map(u32::to_le_bytes).collect(),
                 buffers: Recycler::new(ROWS_AT_REST),
                 options,
                 fields,
@@ -301,19 +297,21 @@ struct Column {
 }
 
 impl Row {
-    fn new(plan: &Plan) -> Self {
-        let column = |field: &Field| Column {
-            data: plan.buffers.take(field.length * field.step),
-            segment_ids: plan.buffers.take(field.length * 4),
-            positions: plan.buffers.take(field.length * 4),
-            used: 0,
+    fn new(plan: &Plan) -> Result<Self> {
+        let column = |field: &Field| {
+            Ok(Column {
+                data: plan.buffers.take(field.length * field.step)?,
+                segment_ids: plan.buffers.take(field.length * 4)?,
+                positions: plan.buffers.take(field.length * 4)?,
+                used: 0,
+            })
         };
-        Self {
-            columns: plan.fields.iter().map(column).collect(),
+        Ok(Self {
+            columns: plan.fields.iter().map(column).collect::<Result<_>>()?,
             segments: 0,
             meta: vec![Vec::new(); plan.meta.len()],
             origin: None,
-        }
+        })
     }
 
     /// The room that is left when sequences of these lengths are put in, over all values. `None`: they do not fit.
@@ -344,7 +342,10 @@ impl Row {
             column.data[at * field.step..][..steps * field.step]
                 .copy_from_slice(&data[start * field.step..end * field.step]);
             column.segment_ids.as_chunks_mut::<4>().0[at..][..steps].fill(id);
-            column.positions[at * 4..][..steps * 4].copy_from_slice(&plan.counting[..steps * 4]);
+            let positions = &mut column.positions.as_chunks_mut::<4>().0[at..][..steps];
+            for (position, number) in positions.iter_mut().zip(0u32..) {
+                *position = number.to_le_bytes();
+            }
             column.used += steps;
         }
         for (values, value) in self.meta.iter_mut().zip(&sequence.meta) {
@@ -428,7 +429,7 @@ impl Sequence {
             .find(|(field, length)| **length > field.length)
         {
             return Err(Error::Element(format!(
-                "`{}` has {length} steps and rows have {}: cut it before, or pack with concat-then-split",
+                "`{}` has {length} steps and rows have {}: cut it before, or pack with `ConcatThenSplit`, in Python `concat_then_split`",
                 field.name, field.length
             )));
         }
@@ -474,6 +475,11 @@ impl PackMachine {
         }
     }
 
+    fn open_row(&self) -> Result<Row> {
+        let position = self.stream.position(self.number);
+        Row::new(&self.plan).map_err(|error| error.at_stage("pack", position, None))
+    }
+
     /// Fills rows until a sequence does not fit, or the stream ends.
     fn fill_bins(&mut self) -> Result<Vec<Row>> {
         let mut rows: Vec<Row> = Vec::new();
@@ -490,7 +496,7 @@ impl PackMachine {
             let at = match chosen {
                 Some((_, at)) => at,
                 None if rows.len() < plan.options.bins() => {
-                    rows.push(Row::new(plan));
+                    rows.push(self.open_row()?);
                     rows.len() - 1
                 }
                 None => {
@@ -517,8 +523,11 @@ impl PackMachine {
                 .min(sequence.lengths[0]);
             let end = sequence.lengths[0].min(start + (length - used));
             if start < end {
-                row.get_or_insert_with(|| Row::new(&self.plan))
-                    .put(&sequence, &self.plan, |_| (start, end))?;
+                let open = match &mut row {
+                    Some(open) => open,
+                    None => row.insert(self.open_row()?),
+                };
+                open.put(&sequence, &self.plan, |_| (start, end))?;
                 used += end - start;
             }
             if end < sequence.lengths[0] {

@@ -1,10 +1,13 @@
 //! Numbers of another type, labels, shapes, and the names of an element.
 
+use std::fmt;
+
 use prep_formats::value::DType;
 
-use super::image::check_type;
+use super::image::{check_made, check_type};
 use crate::element::{Array, Element, ElementSpec, Number};
 use crate::error::{Error, Result};
+use crate::recycle::filled;
 use crate::transform::{Generator, Transform};
 
 /// Calls a function with the Rust type of a number type: `with_type!(dtype, T => expression, else => expression)`.
@@ -65,6 +68,15 @@ macro_rules! with_type {
 enum Scalar {
     Whole(i128),
     Float(f64),
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(value) => value.fmt(f),
+            Self::Float(value) => value.fmt(f),
+        }
+    }
 }
 
 /// Numbers to and from [`Scalar`].
@@ -163,12 +175,8 @@ fn narrowed(feature: &str, dtype: DType, values: impl Iterator<Item = Scalar>) -
         let mut out = Vec::new();
         for value in values {
             let narrow = T::narrow(value).ok_or_else(|| {
-                let number = match value {
-                    Scalar::Whole(value) => value.to_string(),
-                    Scalar::Float(value) => value.to_string(),
-                };
                 Error::Element(format!(
-                    "`{feature}` has the value {number}, which {} cannot hold",
+                    "`{feature}` has the value {value}, which {} cannot hold",
                     T::DTYPE
                 ))
             })?;
@@ -176,12 +184,14 @@ fn narrowed(feature: &str, dtype: DType, values: impl Iterator<Item = Scalar>) -
         }
         Ok(out)
     }
-    check_type(feature, dtype, NUMBERS)?;
+    check_made(feature, dtype, NUMBERS)?;
     with_type!(dtype, T => all::<T>(feature, values), else => Ok(Vec::new()))
 }
 
-/// Turns numbers into another type: whole numbers to floats are rounded to the nearest, floats to whole numbers lose their fraction, and all but 0
-/// becomes true. What the type cannot hold is an error: nothing wraps.
+/// Turns numbers into another type, as NumPy's `astype`: whole numbers to floats are rounded to the nearest, floats to whole numbers lose their
+/// fraction (1.5 becomes 1, -1.5 becomes -1), all but 0 becomes true, and a `float64` beyond the range of `float32` becomes infinite.
+///
+/// Unlike there nothing wraps: a value that a whole type cannot hold, such as 300 or NaN in `uint8`, is an error.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cast {
     /// Name of the array. Any numbers but half floats.
@@ -199,10 +209,13 @@ impl Transform for Cast {
         format!("feature={:?}, dtype={}", self.feature, self.dtype)
     }
 
+    fn check(&self) -> Result<()> {
+        check_made(&self.feature, self.dtype, NUMBERS)
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
         let field = input.field(&self.feature)?;
         check_type(&self.feature, field.dtype, NUMBERS)?;
-        check_type(&self.feature, self.dtype, NUMBERS)?;
         let mut spec = input.clone();
         spec.set(&self.feature, self.dtype, field.shape.clone());
         Ok(spec)
@@ -226,7 +239,7 @@ impl Transform for Cast {
 pub struct OneHot {
     /// Name of the labels: whole numbers of any shape.
     pub feature: String,
-    /// How many labels there are.
+    /// How many labels there are, below 2^31.
     pub depth: usize,
     /// Type of the result: any number type but half floats.
     pub dtype: DType,
@@ -255,10 +268,20 @@ impl Transform for OneHot {
         )
     }
 
+    fn check(&self) -> Result<()> {
+        const MOST: usize = i32::MAX as usize;
+        if !(1..=MOST).contains(&self.depth) {
+            return Err(Error::Element(format!(
+                "a depth of {}: wanted 1 to {MOST}",
+                self.depth
+            )));
+        }
+        check_made(&self.feature, self.dtype, NUMBERS)
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
         let field = input.field(&self.feature)?;
         check_type(&self.feature, field.dtype, LABELS)?;
-        check_type(&self.feature, self.dtype, NUMBERS)?;
         let mut shape = field.shape.clone();
         shape.push(Some(self.depth as u64));
         let mut spec = input.clone();
@@ -267,11 +290,12 @@ impl Transform for OneHot {
     }
 
     fn apply(&self, mut element: Element, _: &mut Generator) -> Result<Element> {
+        self.check()?;
         let array = element.array(&self.feature)?;
         check_type(&self.feature, array.dtype(), LABELS)?;
         let one = narrowed(&self.feature, self.dtype, std::iter::once(Scalar::Whole(1)))?;
         let labels = widened(&self.feature, array)?;
-        let mut data = vec![0; labels.len() * self.depth * one.len()];
+        let mut data = filled(&vec![0; one.len()], &[labels.len(), self.depth])?;
         for (row, label) in labels.iter().enumerate() {
             let place = match *label {
                 Scalar::Whole(label) => usize::try_from(label).ok().filter(|&label| label < self.depth),
@@ -279,9 +303,9 @@ impl Transform for OneHot {
             };
             let place = place.ok_or_else(|| {
                 Error::Element(format!(
-                    "`{}` has the label {label:?}, wanted 0 to {}",
+                    "`{}` has the label {label}, wanted 0 to {}",
                     self.feature,
-                    self.depth.saturating_sub(1)
+                    self.depth - 1
                 ))
             })?;
             data[(row * self.depth + place) * one.len()..][..one.len()].copy_from_slice(&one);
@@ -305,23 +329,16 @@ pub struct PadOrTruncate {
 }
 
 impl PadOrTruncate {
-    fn check(&self, dtype: DType, dimensions: usize) -> Result<Vec<u8>> {
+    /// The bytes of the value.
+    fn fill(&self, dtype: DType, dimensions: usize) -> Result<Vec<u8>> {
+        self.check()?;
         if dimensions != self.shape.len() || dimensions == 0 {
             return Err(Error::Element(format!(
                 "`{}` has {dimensions} dimensions, which cannot become {:?}",
                 self.feature, self.shape
             )));
         }
-        let bytes = self
-            .shape
-            .iter()
-            .try_fold(8usize, |bytes, &size| bytes.checked_mul(size));
-        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(Error::Element(format!(
-                "{:?} is a shape larger than any memory",
-                self.shape
-            )));
-        }
+        check_type(&self.feature, dtype, NUMBERS)?;
         narrowed(&self.feature, dtype, std::iter::once(Scalar::Float(self.value)))
     }
 }
@@ -338,9 +355,23 @@ impl Transform for PadOrTruncate {
         )
     }
 
+    fn check(&self) -> Result<()> {
+        let bytes = self
+            .shape
+            .iter()
+            .try_fold(8usize, |bytes, &size| bytes.checked_mul(size));
+        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            return Err(Error::Element(format!(
+                "{:?} is a shape larger than any memory",
+                self.shape
+            )));
+        }
+        Ok(())
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
         let field = input.field(&self.feature)?;
-        self.check(field.dtype, field.shape.len())?;
+        self.fill(field.dtype, field.shape.len())?;
         let mut spec = input.clone();
         let shape: Vec<_> = self.shape.iter().map(|&size| Some(size as u64)).collect();
         spec.set(&self.feature, field.dtype, shape);
@@ -349,10 +380,10 @@ impl Transform for PadOrTruncate {
 
     fn apply(&self, mut element: Element, _: &mut Generator) -> Result<Element> {
         let array = element.array(&self.feature)?;
-        let value = self.check(array.dtype(), array.shape().len())?;
+        let value = self.fill(array.dtype(), array.shape().len())?;
         let bytes = value.len();
         let source = array.bytes().map_or(&[][..], |data| data);
-        let mut data = value.repeat(self.shape.iter().product());
+        let mut data = filled(&value, &self.shape)?;
         // Row by row of the last dimension; `place` counts through the others as far as both shapes go.
         let common: Vec<usize> = self
             .shape

@@ -153,19 +153,6 @@ impl ColorJitter {
             .filter_map(|which: usize| changes[which])
             .collect()
     }
-
-    fn check(&self) -> Result<()> {
-        let sane = [self.brightness, self.contrast, self.saturation]
-            .iter()
-            .all(|field| (0.0..=1000.0).contains(field));
-        if sane && (0.0..=0.5).contains(&self.hue) {
-            return Ok(());
-        }
-        Err(Error::Element(format!(
-            "wanted brightness, contrast and saturation of 0 or more, and a hue of 0 to 0.5; found {}",
-            self.parameters()
-        )))
-    }
 }
 
 /// A part of the circle in 255ths, towards zero, as torchvision adds it to Pillow's hue.
@@ -189,8 +176,20 @@ impl Transform for ColorJitter {
         true
     }
 
+    fn check(&self) -> Result<()> {
+        let sane = [self.brightness, self.contrast, self.saturation]
+            .iter()
+            .all(|field| (0.0..=1000.0).contains(field));
+        if sane && (0.0..=0.5).contains(&self.hue) {
+            return Ok(());
+        }
+        Err(Error::Element(format!(
+            "wanted brightness, contrast and saturation of 0 to 1000, and a hue of 0 to 0.5; found {}",
+            self.parameters()
+        )))
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
-        self.check()?;
         let (dtype, [_, _, channels]) = spec_of(input, &self.feature)?;
         check_type(&self.feature, dtype, &[DType::UInt8])?;
         match channels {

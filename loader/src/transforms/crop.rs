@@ -2,9 +2,10 @@
 
 use prep_formats::value::DType;
 
-use super::image::{Image, Rect, check_type, resized_spec, spec_of};
-use crate::element::{Element, ElementSpec};
+use super::image::{Image, Rect, check_type, known, resized_spec, spec_of};
+use crate::element::{Element, ElementSpec, sizes_text};
 use crate::error::{Error, Result};
+use crate::recycle::filled;
 use crate::transform::{Generator, Transform};
 
 /// What moving pixels about works on: all numbers.
@@ -24,34 +25,34 @@ const ANY: &[DType] = &[
     DType::Float64,
 ];
 
-fn too_small(feature: &str, image: [usize; 2], wanted: [usize; 2]) -> Error {
+fn too_small(feature: &str, image: [Option<u64>; 2], wanted: [usize; 2]) -> Error {
+    let image = sizes_text(&image);
     Error::Element(format!(
-        "`{feature}` is a picture of {image:?} (height, width), too small for a part of {wanted:?}: resize or pad it before"
+        "`{feature}` is a picture of {image} (height, width), too small for a part of {wanted:?}: resize or pad it before"
     ))
 }
 
 /// Checks a part against the sizes that a spec knows.
 fn check_fits(spec: &ElementSpec, feature: &str, end: [usize; 2]) -> Result<()> {
     let (_, shape) = spec_of(spec, feature)?;
-    let known = [shape[0], shape[1]];
-    let is_too_small = known
+    let found = [shape[0], shape[1]];
+    let is_too_small = found
         .iter()
         .zip(end)
-        .any(|(known, end)| known.is_some_and(|known| known < end as u64));
+        .any(|(found, end)| found.is_some_and(|found| found < end as u64));
     if is_too_small {
-        let image = known.map(|side| side.map_or(usize::MAX, |side| side as usize));
-        return Err(too_small(feature, image, end));
+        return Err(too_small(feature, found, end));
     }
     Ok(())
 }
 
-fn check_size(size: [usize; 2]) -> Result<[Option<u64>; 2]> {
+fn check_size(size: [usize; 2]) -> Result<()> {
     if size.contains(&0) {
         return Err(Error::Element(format!(
             "a size of {size:?} (height, width): both have to be 1 or more"
         )));
     }
-    Ok(size.map(|side| Some(side as u64)))
+    Ok(())
 }
 
 /// Cuts out the rectangle of `size` whose first pixel is at `top`, `left`. One that does not lie inside the picture is an error.
@@ -79,14 +80,17 @@ impl Transform for Crop {
         )
     }
 
+    fn check(&self) -> Result<()> {
+        check_size(self.size)
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
-        let size = check_size(self.size)?;
         let end = [
             self.top.saturating_add(self.size[0]),
             self.left.saturating_add(self.size[1]),
         ];
         check_fits(input, &self.feature, end)?;
-        resized_spec(input, &self.feature, ANY, size)
+        resized_spec(input, &self.feature, ANY, known(self.size))
     }
 
     fn apply(&self, element: Element, _: &mut Generator) -> Result<Element> {
@@ -133,10 +137,13 @@ impl Transform for CenterCrop {
         format!("feature={:?}, size={:?}", self.feature, self.size)
     }
 
+    fn check(&self) -> Result<()> {
+        check_size(self.size)
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
-        let size = check_size(self.size)?;
         check_fits(input, &self.feature, self.size)?;
-        resized_spec(input, &self.feature, ANY, size)
+        resized_spec(input, &self.feature, ANY, known(self.size))
     }
 
     fn apply(&self, element: Element, _: &mut Generator) -> Result<Element> {
@@ -145,7 +152,11 @@ impl Transform for CenterCrop {
         let middle =
             |all: usize, part: usize| Some((all.checked_sub(part)? as f64 / 2.0).round_ties_even() as usize);
         let (Some(y), Some(x)) = (middle(image.height, height), middle(image.width, width)) else {
-            return Err(too_small(&self.feature, [image.height, image.width], self.size));
+            return Err(too_small(
+                &self.feature,
+                known([image.height, image.width]),
+                self.size,
+            ));
         };
         image
             .cut(Rect { y, x, height, width })
@@ -177,10 +188,13 @@ impl Transform for RandomCrop {
         true
     }
 
+    fn check(&self) -> Result<()> {
+        check_size(self.size)
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
-        let size = check_size(self.size)?;
         check_fits(input, &self.feature, self.size)?;
-        resized_spec(input, &self.feature, ANY, size)
+        resized_spec(input, &self.feature, ANY, known(self.size))
     }
 
     fn apply(&self, element: Element, generator: &mut Generator) -> Result<Element> {
@@ -188,7 +202,11 @@ impl Transform for RandomCrop {
         let [height, width] = self.size;
         let (Some(down), Some(across)) = (image.height.checked_sub(height), image.width.checked_sub(width))
         else {
-            return Err(too_small(&self.feature, [image.height, image.width], self.size));
+            return Err(too_small(
+                &self.feature,
+                known([image.height, image.width]),
+                self.size,
+            ));
         };
         let y = generator.below(down as u64 + 1) as usize;
         let x = generator.below(across as u64 + 1) as usize;
@@ -214,15 +232,8 @@ const PADDED: &[DType] = &[DType::UInt8, DType::UInt16, DType::Float32];
 impl Pad {
     /// The bytes of the border's value.
     fn sample(&self, dtype: DType) -> Result<Vec<u8>> {
+        self.check()?;
         check_type(&self.feature, dtype, PADDED)?;
-        // Beyond this a picture is larger than any memory, so the border is a mistake.
-        if self.border.iter().any(|&pixels| pixels > 1 << 20) {
-            return Err(Error::Element(format!(
-                "a border of {:?} pixels: wanted at most {} each",
-                self.border,
-                1 << 20
-            )));
-        }
         let whole = |most: u32| {
             let fits = self.value.fract() == 0.0 && (0.0..=f64::from(most)).contains(&self.value);
             fits.then_some(self.value as u32).ok_or_else(|| {
@@ -252,13 +263,25 @@ impl Transform for Pad {
         )
     }
 
+    fn check(&self) -> Result<()> {
+        // Beyond this a picture is larger than any memory, so the border is a mistake.
+        const MOST: usize = 1 << 20;
+        if self.border.iter().any(|&pixels| pixels > MOST) {
+            return Err(Error::Element(format!(
+                "a border of {:?} pixels: wanted at most {MOST} each",
+                self.border
+            )));
+        }
+        Ok(())
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
         let (dtype, [height, width, _]) = spec_of(input, &self.feature)?;
         self.sample(dtype)?;
         let [top, right, bottom, left] = self.border.map(|pixels| pixels as u64);
         let size = [
-            height.map(|rows| rows + top + bottom),
-            width.map(|columns| columns + left + right),
+            height.map(|rows| rows.saturating_add(top + bottom)),
+            width.map(|columns| columns.saturating_add(left + right)),
         ];
         resized_spec(input, &self.feature, PADDED, size)
     }
@@ -267,9 +290,10 @@ impl Transform for Pad {
         let image = Image::of(&element, &self.feature)?;
         let sample = self.sample(image.dtype)?;
         let [top, right, bottom, left] = self.border;
-        let (height, width) = (image.height + top + bottom, image.width + left + right);
+        let height = image.height.saturating_add(top + bottom);
+        let width = image.width.saturating_add(left + right);
         let (pixel, row) = (image.pixel_bytes(), image.width * image.pixel_bytes());
-        let mut data = sample.repeat(height * width * image.channels);
+        let mut data = filled(&sample, &[height, width, image.channels])?;
         if row > 0 {
             let inside = data.chunks_exact_mut(width * pixel).skip(top);
             for (out, row_data) in inside.zip(image.data.chunks_exact(row)) {
@@ -354,14 +378,18 @@ impl Transform for Flip {
         self.probability > 0.0 && self.probability < 1.0
     }
 
+    fn check(&self) -> Result<()> {
+        if (0.0..=1.0).contains(&self.probability) {
+            return Ok(());
+        }
+        Err(Error::Element(format!(
+            "a probability of {}: wanted 0 to 1",
+            self.probability
+        )))
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
         let (_, [height, width, _]) = spec_of(input, &self.feature)?;
-        if !(0.0..=1.0).contains(&self.probability) {
-            return Err(Error::Element(format!(
-                "a probability of {}: wanted 0 to 1",
-                self.probability
-            )));
-        }
         resized_spec(input, &self.feature, ANY, [height, width])
     }
 

@@ -7,11 +7,12 @@ use prep_formats::png;
 use prep_formats::value::DType;
 
 use super::crop::{Flip, mirror_rows};
-use super::image::check_type;
+use super::image::{check_made, known};
 use super::resample::{Pixels, Span, enclosing};
 use super::resize::{RandomResizedCrop, resize_bytes};
-use crate::element::{Array, Element, ElementSpec};
+use crate::element::{Array, Element, ElementSpec, sizes_text};
 use crate::error::{Error, Result};
+use crate::recycle::filled;
 use crate::transform::{Generator, Transform};
 
 /// What a thread keeps from one picture to the next.
@@ -80,9 +81,10 @@ fn decoded_spec(
     let field = input.field(feature)?;
     if field.dtype != DType::String || !field.shape.is_empty() {
         return Err(Error::Element(format!(
-            "`{feature}` is {} {:?}, wanted one byte string: a JPEG or PNG file. A dataset decodes its pictures unless it is opened with \
+            "`{feature}` is {} {}, wanted one byte string: a JPEG or PNG file. A dataset decodes its pictures unless it is opened with \
              encoded ones",
-            field.dtype, field.shape
+            field.dtype,
+            sizes_text(&field.shape)
         )));
     }
     let mut spec = input.clone();
@@ -138,11 +140,6 @@ impl DecodeImage {
             dtype: DType::UInt8,
         }
     }
-
-    fn check(&self) -> Result<()> {
-        check_type(&self.feature, self.dtype, &[DType::UInt8, DType::UInt16])?;
-        check_channels(self.channels, 4)
-    }
 }
 
 impl Transform for DecodeImage {
@@ -157,8 +154,12 @@ impl Transform for DecodeImage {
         )
     }
 
+    fn check(&self) -> Result<()> {
+        check_made(&self.feature, self.dtype, &[DType::UInt8, DType::UInt16])?;
+        check_channels(self.channels, 4)
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
-        self.check()?;
         decoded_spec(
             input,
             &self.feature,
@@ -239,16 +240,6 @@ impl DecodeRandomResizedCrop {
         let smallest = Scale::ALL.iter().rev().find(fits);
         *smallest.filter(|_| self.dct_scaling).unwrap_or(&Scale::Whole)
     }
-
-    fn check(&self) -> Result<[Option<u64>; 2]> {
-        if !matches!(self.channels, 1 | 3) || !(0.0..=1.0).contains(&self.flip) {
-            return Err(Error::Element(format!(
-                "{} channels and a probability of {} to flip: wanted 1 or 3, and 0 to 1",
-                self.channels, self.flip
-            )));
-        }
-        self.crop.check()
-    }
 }
 
 impl Transform for DecodeRandomResizedCrop {
@@ -271,8 +262,18 @@ impl Transform for DecodeRandomResizedCrop {
         true
     }
 
+    fn check(&self) -> Result<()> {
+        if !matches!(self.channels, 1 | 3) || !(0.0..=1.0).contains(&self.flip) {
+            return Err(Error::Element(format!(
+                "{} channels and a probability of {} to flip: wanted 1 or 3, and 0 to 1",
+                self.channels, self.flip
+            )));
+        }
+        self.crop.check()
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
-        let [height, width] = self.check()?;
+        let [height, width] = known(self.crop.size);
         decoded_spec(
             input,
             &self.crop.feature,
@@ -288,7 +289,7 @@ impl Transform for DecodeRandomResizedCrop {
         let kind = Kind::of(feature, file)?;
         let channels = usize::from(self.channels);
         let [height, width] = self.crop.size;
-        let mut out = vec![0; height * width * channels];
+        let mut out = filled(&[0], &[height, width, channels])?;
         DECODERS.with_borrow_mut(|decoders| -> Result<()> {
             decoders.part.clear();
             // The decoded pixels' width, and the part in them.
@@ -354,8 +355,7 @@ impl Transform for DecodeRandomResizedCrop {
                 width: row,
                 channels,
             };
-            resize_bytes(source, filter, spans, self.crop.size, is_mirrored, &mut out);
-            Ok(())
+            resize_bytes(source, filter, spans, self.crop.size, is_mirrored, &mut out)
         })?;
         element.set(
             &**feature,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use prep_formats::value::DType;
 
-use crate::element::{Array, Element, ElementSpec};
+use crate::element::{Array, Element, ElementSpec, sizes_text};
 use crate::error::{Error, Result};
 
 /// A picture `[height, width, channels]` and its bytes, row by row.
@@ -104,11 +104,31 @@ pub(crate) fn check_type(feature: &str, dtype: DType, types: &[DType]) -> Result
     if types.contains(&dtype) {
         return Ok(());
     }
-    let wanted: Vec<&str> = types.iter().map(|dtype| dtype.name()).collect();
     Err(Error::Element(format!(
         "`{feature}` is {dtype}, wanted {}",
-        wanted.join(" or ")
+        names(types)
     )))
+}
+
+/// Checks the type that a transform is to make.
+pub(crate) fn check_made(feature: &str, dtype: DType, types: &[DType]) -> Result<()> {
+    if types.contains(&dtype) {
+        return Ok(());
+    }
+    Err(Error::Element(format!(
+        "`{feature}` cannot become {dtype}, which is not supported here, wanted {}",
+        names(types)
+    )))
+}
+
+fn names(types: &[DType]) -> String {
+    let names: Vec<&str> = types.iter().map(|dtype| dtype.name()).collect();
+    names.join(" or ")
+}
+
+/// A size that is fixed, as a spec says it.
+pub(crate) fn known(size: [usize; 2]) -> [Option<u64>; 2] {
+    size.map(|side| Some(side as u64))
 }
 
 /// Dtype and shape of a picture in a spec.
@@ -118,7 +138,10 @@ pub(crate) fn spec_of(spec: &ElementSpec, feature: &str) -> Result<(DType, [Opti
         [height, width, channels] if field.dtype != DType::String => {
             Ok((field.dtype, [height, width, channels]))
         }
-        _ => Err(wrong(feature, &format!("{} {:?}", field.dtype, field.shape))),
+        _ => Err(wrong(
+            feature,
+            &format!("{} {}", field.dtype, sizes_text(&field.shape)),
+        )),
     }
 }
 

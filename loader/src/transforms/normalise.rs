@@ -46,7 +46,7 @@ impl Normalize {
         }
     }
 
-    fn check(&self, channels: Option<u64>) -> Result<()> {
+    fn check_channels(&self, channels: Option<u64>) -> Result<()> {
         let fits = |values: &[f32]| {
             !values.is_empty()
                 && (values.len() == 1 || channels.is_none_or(|channels| channels == values.len() as u64))
@@ -62,9 +62,10 @@ impl Normalize {
         }
         let is_zero = |value: &f32| *value == 0.0 || !value.is_finite();
         if is_zero(&self.divisor) || self.std.iter().any(is_zero) {
-            return Err(Error::Element(
-                "a divisor or deviation that is 0 or not finite".to_string(),
-            ));
+            return Err(Error::Element(format!(
+                "a divisor of {} and deviations of {:?}: wanted finite numbers other than 0",
+                self.divisor, self.std
+            )));
         }
         Ok(())
     }
@@ -82,10 +83,14 @@ impl Transform for Normalize {
         )
     }
 
+    fn check(&self) -> Result<()> {
+        self.check_channels(None)
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
         let (dtype, [height, width, channels]) = spec_of(input, &self.feature)?;
         check_type(&self.feature, dtype, TYPES)?;
-        self.check(channels)?;
+        self.check_channels(channels)?;
         let mut spec = input.clone();
         let shape = match self.layout {
             Layout::ChannelsLast => [height, width, channels],
@@ -99,7 +104,7 @@ impl Transform for Normalize {
         let image = Image::of(&element, &self.feature)?;
         check_type(&self.feature, image.dtype, TYPES)?;
         let channels = image.channels;
-        self.check(Some(channels as u64))?;
+        self.check_channels(Some(channels as u64))?;
         let pixels = image.height * image.width;
         let of_channel = |values: &[f32], channel: usize| values[channel % values.len()];
         let mut out = vec![0u8; pixels * channels * 4];

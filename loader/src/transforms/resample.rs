@@ -5,6 +5,8 @@
 //! others in `f32`.
 
 use super::image::Rect;
+use crate::error::Result;
+use crate::recycle::{filled, reserved};
 
 /// How pixels are mixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,7 +216,7 @@ pub(crate) fn bytes(
     across: &Windows,
     scratch: &mut Scratch,
     out: &mut [u8],
-) {
+) -> Result<()> {
     let row_bytes = source.width * source.channels;
     let rows = source.data.len() / row_bytes;
     let (down_weights, across_weights) = (down.whole_weights(), across.whole_weights());
@@ -226,7 +228,7 @@ pub(crate) fn bytes(
     let target = across.starts.len() * source.channels;
     if down.cuts_between {
         // Columns first, cut to bytes, as Pillow does it.
-        let mut middle = vec![0; rows * target];
+        let mut middle = filled(&[0], &[rows, target])?;
         for (line, out) in source
             .data
             .chunks_exact(row_bytes)
@@ -244,7 +246,7 @@ pub(crate) fn bytes(
                 *out = ((i32::from(sum) + 32) >> 6).clamp(0, 255) as u8;
             }
         }
-        return;
+        return Ok(());
     }
     let mut lines = Vec::with_capacity(down.taps);
     for (at, out) in out.chunks_exact_mut(target).enumerate() {
@@ -252,6 +254,7 @@ pub(crate) fn bytes(
         add_rows(&lines, &mut scratch.row[..row_bytes]);
         add_columns(&scratch.row, source.channels, across, &across_weights, out);
     }
+    Ok(())
 }
 
 /// Sums of an even number of rows, each with its weight: with 6 bits more than the samples.
@@ -316,10 +319,10 @@ pub(crate) fn floats(
     channels: usize,
     down: &Windows,
     across: &Windows,
-) -> Vec<f32> {
+) -> Result<Vec<f32>> {
     let row = width * channels;
     let rows = source.len() / row;
-    let mut out = Vec::with_capacity(down.starts.len() * across.starts.len() * channels);
+    let mut out = reserved(&[down.starts.len(), across.starts.len(), channels])?;
     let mut sums = vec![0f32; row];
     for (&start, weights) in down.starts.iter().zip(down.weights.chunks_exact(down.taps)) {
         sums.fill(0.0);
@@ -341,7 +344,7 @@ pub(crate) fn floats(
             }
         }
     }
-    out
+    Ok(out)
 }
 
 /// The nearest pixels of `pixel` bytes each, of any numbers.
@@ -351,8 +354,8 @@ pub(crate) fn nearest(
     pixel: usize,
     down: &Windows,
     across: &Windows,
-) -> Vec<u8> {
-    let mut out = Vec::with_capacity(down.starts.len() * across.starts.len() * pixel);
+) -> Result<Vec<u8>> {
+    let mut out = reserved(&[down.starts.len(), across.starts.len(), pixel])?;
     let place = |windows: &Windows, at: usize| {
         let weights = &windows.weights[at * windows.taps..][..windows.taps];
         windows.starts[at] + weights.iter().position(|&weight| weight != 0.0).unwrap_or(0)
@@ -363,7 +366,7 @@ pub(crate) fn nearest(
             out.extend_from_slice(&line[place(across, x) * pixel..][..pixel]);
         }
     }
-    out
+    Ok(out)
 }
 
 /// The whole pixels of a part given in fractions, and the spans of the part in them.

@@ -4,10 +4,11 @@ use std::cell::RefCell;
 
 use prep_formats::value::DType;
 
-use super::image::{Image, Rect, resized_spec};
+use super::image::{Image, Rect, known, resized_spec};
 use super::resample::{self, Filter, Pixels, Scratch, Span, Windows};
 use crate::element::{Element, ElementSpec};
 use crate::error::{Error, Result};
+use crate::recycle::{filled, reserved};
 use crate::transform::{Generator, Transform};
 
 /// How pixels are mixed where a picture gets another size.
@@ -64,13 +65,13 @@ pub(crate) fn resize_bytes(
     [height, width]: [usize; 2],
     is_mirrored: bool,
     out: &mut [u8],
-) {
+) -> Result<()> {
     let down = Windows::new(filter, down, height, false);
     let across = Windows::new(filter, across, width, is_mirrored);
-    SCRATCH.with_borrow_mut(|scratch| resample::bytes(source, &down, &across, scratch, out));
+    SCRATCH.with_borrow_mut(|scratch| resample::bytes(source, &down, &across, scratch, out))
 }
 
-fn check_target(size: [usize; 2]) -> Result<[Option<u64>; 2]> {
+fn check_target(size: [usize; 2]) -> Result<()> {
     // Beyond this a picture is larger than any memory, so the size is a mistake.
     const MOST: usize = 1 << 20;
     if size.iter().any(|side| !(1..=MOST).contains(side)) {
@@ -78,15 +79,15 @@ fn check_target(size: [usize; 2]) -> Result<[Option<u64>; 2]> {
             "a size of {size:?} (height, width): wanted 1 to {MOST} each"
         )));
     }
-    Ok(size.map(|side| Some(side as u64)))
+    Ok(())
 }
 
 /// A picture, cut and resized.
-fn resized(image: &Image, part: Rect, size: [usize; 2], method: Method, antialias: bool) -> Image {
+fn resized(image: &Image, part: Rect, size: [usize; 2], method: Method, antialias: bool) -> Result<Image> {
     let cut = image.cut(part);
     let [height, width] = size;
     if [cut.height, cut.width] == size {
-        return cut;
+        return Ok(cut);
     }
     let spans = [Span::whole(cut.height), Span::whole(cut.width)];
     let filter = method.filter(antialias);
@@ -100,16 +101,16 @@ fn resized(image: &Image, part: Rect, size: [usize; 2], method: Method, antialia
     let data = match cut.dtype {
         _ if filter == Filter::Nearest => {
             let (down, across) = windows();
-            resample::nearest(&cut.data, cut.width, pixel, &down, &across)
+            resample::nearest(&cut.data, cut.width, pixel, &down, &across)?
         }
         DType::UInt8 => {
-            let mut out = vec![0; height * width * channels];
+            let mut out = filled(&[0], &[height, width, channels])?;
             let source = Pixels {
                 data: &cut.data,
                 width: cut.width,
                 channels,
             };
-            resize_bytes(source, filter, spans, size, false, &mut out);
+            resize_bytes(source, filter, spans, size, false, &mut out)?;
             out
         }
         dtype => {
@@ -129,17 +130,18 @@ fn resized(image: &Image, part: Rect, size: [usize; 2], method: Method, antialia
                     .map(|bytes| f32::from_le_bytes(*bytes))
                     .collect()
             };
-            let sums = resample::floats(&floats, cut.width, channels, &down, &across);
+            let sums = resample::floats(&floats, cut.width, channels, &down, &across)?;
+            let mut out = reserved(&[height, width, pixel])?;
             if dtype == DType::UInt16 {
-                sums.iter()
-                    .flat_map(|value| (value.round().clamp(0.0, 65_535.0) as u16).to_le_bytes())
-                    .collect()
+                let whole = |value: &f32| (value.round().clamp(0.0, 65_535.0) as u16).to_le_bytes();
+                out.extend(sums.iter().flat_map(whole));
             } else {
-                sums.iter().flat_map(|value| value.to_le_bytes()).collect()
+                out.extend(sums.iter().flat_map(|value| value.to_le_bytes()));
             }
+            out
         }
     };
-    cut.with(height, width, data)
+    Ok(cut.with(height, width, data))
 }
 
 /// Gives a picture another size; its sides need not stay in proportion.
@@ -184,11 +186,16 @@ impl Transform for Resize {
         )
     }
 
+    fn check(&self) -> Result<()> {
+        check_target(self.size)
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
-        resized_spec(input, &self.feature, RESIZED, check_target(self.size)?)
+        resized_spec(input, &self.feature, RESIZED, known(self.size))
     }
 
     fn apply(&self, element: Element, _: &mut Generator) -> Result<Element> {
+        self.check()?;
         let image = Image::of_types(&element, &self.feature, RESIZED)?;
         let whole = Rect {
             y: 0,
@@ -196,7 +203,7 @@ impl Transform for Resize {
             height: image.height,
             width: image.width,
         };
-        resized(&image, whole, self.size, self.method, self.antialias).put(element, &self.feature)
+        resized(&image, whole, self.size, self.method, self.antialias)?.put(element, &self.feature)
     }
 }
 
@@ -281,18 +288,6 @@ impl RandomResizedCrop {
             self.method.describe(self.antialias)
         )
     }
-
-    /// Checks the parameters and gives the size.
-    pub(crate) fn check(&self) -> Result<[Option<u64>; 2]> {
-        let in_order = |[low, high]: [f64; 2], most: f64| low > 0.0 && low <= high && high <= most;
-        if !in_order(self.scale, 1.0) || !in_order(self.ratio, f64::MAX) {
-            return Err(Error::Element(format!(
-                "scale {:?} and ratio {:?}: wanted the lower one first, both above 0, and a scale of at most 1",
-                self.scale, self.ratio
-            )));
-        }
-        check_target(self.size)
-    }
 }
 
 impl Transform for RandomResizedCrop {
@@ -308,13 +303,25 @@ impl Transform for RandomResizedCrop {
         true
     }
 
+    fn check(&self) -> Result<()> {
+        let in_order = |[low, high]: [f64; 2], most: f64| low > 0.0 && low <= high && high <= most;
+        if !in_order(self.scale, 1.0) || !in_order(self.ratio, f64::MAX) {
+            return Err(Error::Element(format!(
+                "scale {:?} and ratio {:?}: wanted the lower one first, both above 0, and a scale of at most 1",
+                self.scale, self.ratio
+            )));
+        }
+        check_target(self.size)
+    }
+
     fn spec(&self, input: &ElementSpec) -> Result<ElementSpec> {
-        resized_spec(input, &self.feature, RESIZED, self.check()?)
+        resized_spec(input, &self.feature, RESIZED, known(self.size))
     }
 
     fn apply(&self, element: Element, generator: &mut Generator) -> Result<Element> {
+        self.check()?;
         let image = Image::of_types(&element, &self.feature, RESIZED)?;
         let part = self.draw(image.height, image.width, generator);
-        resized(&image, part, self.size, self.method, self.antialias).put(element, &self.feature)
+        resized(&image, part, self.size, self.method, self.antialias)?.put(element, &self.feature)
     }
 }

@@ -10,7 +10,9 @@ use super::colour::{Change, hue_shift};
 use super::*;
 use crate::element::{Array, Element, ElementSpec};
 use crate::error::Error;
+use crate::stages::caught;
 use crate::transform::{Generator, Transform};
+use crate::{MapDataset, Source};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/images")
@@ -464,7 +466,7 @@ fn arrays_take_their_form() {
         let error = run(&one_hot(DType::UInt8), &Array::scalar(label))
             .unwrap_err()
             .to_string();
-        assert!(error.contains("wanted 0 to 3"), "{error}");
+        assert_eq!(error, format!("`image` has the label {label}, wanted 0 to 3"));
     }
     let fit = |shape: &[usize]| PadOrTruncate {
         feature: "image".into(),
@@ -580,6 +582,10 @@ fn casts_do_not_wrap() {
             .item::<u8>(),
         Some(0)
     );
+    for (value, wanted) in [(1.5f64, 1i8), (-1.5, -1), (127.9, 127), (-128.9, -128)] {
+        let made = run(&cast(DType::Int8), &Array::scalar(value)).unwrap();
+        assert_eq!(made.item::<i8>(), Some(wanted), "{value}");
+    }
     assert_eq!(
         run(&cast(DType::Bool), &Array::scalar(0.5f64))
             .unwrap()
@@ -699,4 +705,198 @@ fn deep_pictures_are_decoded() {
     );
     let jpeg = decode.apply(element(Array::string(file("420.jpg"))), &mut generator(0));
     assert!(jpeg.unwrap_err().to_string().contains("holds uint8"));
+}
+
+/// Parameters that fit no input are refused when the pipeline is made, also where nothing is known of its elements; and they never panic.
+#[test]
+fn wrong_parameters_are_refused_where_the_pipeline_is_made() {
+    let feature = || "image".to_string();
+    let crop = |scale, ratio| RandomResizedCrop {
+        scale,
+        ratio,
+        ..RandomResizedCrop::to("image", [2, 2])
+    };
+    let flip = |probability| Flip {
+        probability,
+        ..Flip::random("image")
+    };
+    let jitter = |brightness, hue| ColorJitter {
+        feature: feature(),
+        brightness,
+        contrast: 0.0,
+        saturation: 0.0,
+        hue,
+    };
+    let one_hot = |depth, dtype| OneHot {
+        feature: feature(),
+        depth,
+        dtype,
+    };
+    let cast = |dtype| Cast {
+        feature: feature(),
+        dtype,
+    };
+    let normalize = |std: f32| Normalize {
+        std: vec![std],
+        ..Normalize::imagenet("image")
+    };
+    let (good, size) = ([0.5, 1.0], "1 to 1048576");
+    let wrong: Vec<(Box<dyn Transform>, &str)> = vec![
+        (Box::new(Resize::to("image", [0, 3])), size),
+        (Box::new(Resize::to("image", [usize::MAX, 3])), size),
+        (Box::new(RandomResizedCrop::to("image", [0, 0])), size),
+        (Box::new(DecodeRandomResizedCrop::to("image", [0, 3])), size),
+        (Box::new(crop([1.0, 0.5], good)), "lower one first"),
+        (Box::new(crop([-0.5, 1.0], good)), "above 0"),
+        (Box::new(crop([f64::NAN, 1.0], good)), "above 0"),
+        (Box::new(crop(good, [2.0, 1.0])), "lower one first"),
+        (Box::new(crop(good, [1.0, f64::NAN])), "above 0"),
+        (Box::new(flip(1.5)), "a probability of 1.5: wanted 0 to 1"),
+        (Box::new(flip(-0.5)), "wanted 0 to 1"),
+        (Box::new(flip(f64::NAN)), "wanted 0 to 1"),
+        (Box::new(jitter(-1.0, 0.0)), "0 to 1000"),
+        (Box::new(jitter(f64::NAN, 0.0)), "0 to 1000"),
+        (Box::new(jitter(0.0, 0.9)), "a hue of 0 to 0.5"),
+        (Box::new(normalize(0.0)), "deviations of [0.0]"),
+        (
+            Box::new(one_hot(0, DType::UInt8)),
+            "a depth of 0: wanted 1 to 2147483647",
+        ),
+        (Box::new(one_hot(1 << 33, DType::UInt8)), "wanted 1 to 2147483647"),
+        (
+            Box::new(one_hot(3, DType::Float16)),
+            "`image` cannot become float16",
+        ),
+        (
+            Box::new(cast(DType::Float16)),
+            "`image` cannot become float16, which is not supported",
+        ),
+        (
+            Box::new(CenterCrop {
+                feature: feature(),
+                size: [0, 1],
+            }),
+            "1 or more",
+        ),
+        (
+            Box::new(Pad {
+                feature: feature(),
+                border: [usize::MAX, 0, 0, 0],
+                value: 0.0,
+            }),
+            "at most 1048576",
+        ),
+        (
+            Box::new(PadOrTruncate {
+                feature: feature(),
+                shape: vec![usize::MAX, 2],
+                value: 0.0,
+            }),
+            "larger than any memory",
+        ),
+    ];
+    let anything = || MapDataset::custom(Anything).unwrap();
+    for (transform, wanted) in wrong {
+        let name = transform.name();
+        for made in [noise(4, 4, 0), Array::of(&[1i64]).unwrap()] {
+            let _ = caught(|| transform.apply(element(made), &mut generator(0))).map_err(|error| {
+                assert!(!error.to_string().contains("panicked"), "{name}: {error}");
+            });
+        }
+        let error = anything().map_shared(transform.into(), Some(1)).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Options(_)), "{name}: {text}");
+        assert!(
+            text.contains(&format!("`{name}`")) && text.contains(wanted),
+            "{text}"
+        );
+    }
+}
+
+/// Elements of which nothing is known.
+struct Anything;
+
+impl Source for Anything {
+    fn len(&self) -> u64 {
+        1
+    }
+
+    fn spec(&self) -> ElementSpec {
+        ElementSpec::unknown()
+    }
+
+    fn identity(&self) -> String {
+        "anything".into()
+    }
+
+    fn get(&self, _: u64) -> Result<Element, Error> {
+        Ok(Element::new())
+    }
+}
+
+/// Results larger than the address space of a process are errors.
+#[test]
+fn results_that_no_memory_holds_are_errors() {
+    let most = [1 << 20, 1 << 20];
+    let resize = |method| Resize {
+        method,
+        ..Resize::to("image", most)
+    };
+    let pad = Pad {
+        feature: "image".into(),
+        border: [1 << 20; 4],
+        value: 0.0,
+    };
+    // Resizing plans rows and columns before it knows; bytes are the kind that does not.
+    let bytes = Array::new(DType::UInt8, [1, 1, 1 << 12], vec![0; 1 << 12]).unwrap();
+    let labels = Array::new(DType::UInt8, [1 << 17], vec![0; 1 << 17]).unwrap();
+    let one_hot = OneHot {
+        feature: "image".into(),
+        depth: i32::MAX as usize,
+        dtype: DType::Float64,
+    };
+    let fixed = PadOrTruncate {
+        feature: "image".into(),
+        shape: vec![1 << 25, 1 << 25],
+        value: 0.0,
+    };
+    let row = bytes.clone().reshape([1, 1 << 12]).unwrap();
+    let cases: [(&dyn Transform, &Array); 5] = [
+        (&resize(Method::Bilinear), &bytes),
+        (&resize(Method::Nearest), &bytes),
+        (&pad, &bytes),
+        (&one_hot, &labels),
+        (&fixed, &row),
+    ];
+    for (transform, array) in cases {
+        let error = run(transform, array).unwrap_err().to_string();
+        assert!(error.contains("there is no memory for"), "{error}");
+    }
+}
+
+/// Shapes are printed without Rust's words.
+#[test]
+fn shapes_that_vary_are_printed_with_question_marks() {
+    let mut spec = ElementSpec::new();
+    spec.set("image", DType::UInt8, [None, Some(32), Some(32), Some(3)]);
+    let error = Resize::to("image", [2, 2]).spec(&spec).unwrap_err().to_string();
+    assert!(
+        error.starts_with("`image` is uint8 [?, 32, 32, 3], wanted a picture"),
+        "{error}"
+    );
+    let error = DecodeImage::rgb("image").spec(&spec).unwrap_err().to_string();
+    assert!(
+        error.starts_with("`image` is uint8 [?, 32, 32, 3], wanted one byte string"),
+        "{error}"
+    );
+    spec.set("image", DType::UInt8, [None, Some(3), Some(3)]);
+    let wide = CenterCrop {
+        feature: "image".into(),
+        size: [4, 4],
+    };
+    let error = wide.spec(&spec).unwrap_err().to_string();
+    assert!(
+        error.contains("a picture of [?, 3] (height, width), too small"),
+        "{error}"
+    );
 }
