@@ -250,6 +250,9 @@ def build(
     """
     options = _options(catalog, data_dir, workers, memory, shards, on_error, overwrite, statistics, dry_run)
     if isinstance(recipe, Builder):
+        from prep._processes import refuse_while_main_is_imported
+
+        refuse_while_main_is_imported()
         if sources is None or from_:
             raise InvalidError(f"{recipe!r} takes `sources`: for each split its files")
         spec = recipe.spec(sources)

@@ -38,6 +38,15 @@ LENGTH = struct.Struct("<Q")
 GRACE_S = 0.15
 
 
+def refuse_while_main_is_imported() -> None:
+    """In a process that is being spawned, which imports the main program again: it would start processes of its own, without end."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise InvalidError(
+            'the program starts processes while one of them imports it: put what it does below `if __name__ == "__main__":`, as `spawn` and '
+            "`forkserver` need"
+        )
+
+
 def context(start_method: str | None) -> Any:
     """How processes start: as asked for, as the program set for `multiprocessing`, else by fork where that is usual."""
     method = start_method or multiprocessing.get_start_method(allow_none=True)
@@ -140,6 +149,7 @@ class Raised:
 
 def start(context: Any, target: Callable[..., None], arguments: tuple[Any, ...], name: str) -> tuple[Any, socket.socket]:
     """A process that runs `target(link, link_of_main, *arguments)`, and this side of its sockets. Call it inside of `starting`."""
+    refuse_while_main_is_imported()
     ours, theirs = socket.socketpair()
     try:
         forked = context.get_start_method() == "fork"

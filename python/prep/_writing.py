@@ -61,6 +61,42 @@ def fill(writer: _core.ExampleWriter, examples: Examples) -> None:
     writer.finish()
 
 
+def _described(value: Any) -> Any:
+    """What stands for a function, or a value that it has: the same in each process. Of objects that say nothing of themselves their class."""
+    if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [type(value).__name__, *map(_described, value)]
+    if isinstance(value, Mapping):
+        return ["dict", *((_described(key), _described(own)) for key, own in value.items())]
+    if isinstance(value, (set, frozenset)):
+        return ["set", *sorted(repr(_described(own)) for own in value)]
+    if isinstance(value, functools.partial):
+        return ["partial", _described(value.func), _described(value.args), _described(value.keywords)]
+    if inspect.ismethod(value):
+        return ["method", _described(value.__func__), _described(vars(value.__self__) if hasattr(value.__self__, "__dict__") else None)]
+    if inspect.isfunction(value):
+        code = value.__code__
+        constants = [constant for constant in code.co_consts if not inspect.iscode(constant)]
+        try:
+            source = textwrap.dedent(inspect.getsource(value))
+        except (OSError, TypeError):
+            # Of an interactive session.
+            source = code.co_code.hex()
+        # Beside the source, as two functions may share a line.
+        own = [source, list(code.co_names), _described(constants), _described(value.__defaults__), _described(value.__kwdefaults__)]
+        inside = inspect.getclosurevars(value).nonlocals
+        # A function that calls itself closes over itself.
+        return ["function", *own, *(_described(cell) for cell in inside.values() if cell is not value and not isinstance(cell, Builder))]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    import numpy
+
+    if isinstance(value, numpy.generic) or (isinstance(value, numpy.ndarray) and not value.dtype.hasobject):
+        return [str(value.dtype), list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
 class Builder:
     """A dataset that code makes of sources: what `@prep.builder` makes of a function. `prep.build` builds it.
 
@@ -90,14 +126,8 @@ class Builder:
         return Builder, (self._function, self.name, self.version, self._fields)
 
     def identity(self) -> str:
-        """A hash of the function's source. What it calls is not in it: that is what the version is for."""
-        try:
-            code = textwrap.dedent(inspect.getsource(self._function)).encode()
-        except (OSError, TypeError):
-            # Of an interactive session.
-            bytecode = self._function.__code__
-            code = repr((bytecode.co_code, bytecode.co_names, [constant for constant in bytecode.co_consts if not inspect.iscode(constant)])).encode()
-        return hashlib.sha256(code).hexdigest()
+        """A hash of the function: its source, its defaults and what it closes over. What it calls is not in it: that is what the version is for."""
+        return hashlib.sha256(repr(_described(self._function)).encode()).hexdigest()
 
     def spec(self, splits: Iterable[str]) -> str:
         """As `spec_of`."""

@@ -7,6 +7,7 @@ import pathlib
 import pickle
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -697,3 +698,34 @@ def test_examples_may_be_added_from_threads_and_code_that_writes(own):
 def test_arguments_are_checked_by_name(options, error, message, tmp_path):
     with pytest.raises(error, match=message):
         prep.write(**{"name": "numbers", "examples": [{"x": 1}], "catalog": tmp_path, **options})
+
+
+def test_a_builders_identity_has_what_its_function_closes_over():
+    def made(number, default=1):
+        return prep.builder("numbers")(lambda source, factor=default: ({"x": number * factor} for _ in range(3)))
+
+    class Maker:
+        def __init__(self, number):
+            self.number = number
+
+        def examples(self, source):
+            yield {"x": self.number}
+
+    one, other = prep.builder("numbers")(lambda source: [{"x": 1}]), prep.builder("numbers")(lambda source: [{"x": 2}])
+    builders = [made(1), made(100), made(1, 2), one, other, *(prep.builder("numbers")(Maker(number).examples) for number in (1, 2))]
+    identities = [builder.identity() for builder in builders]
+    assert len({*identities}) == len(builders)
+    assert identities[0] == made(1).identity()
+
+
+def test_a_main_program_without_a_guard_is_told_so(own, texts, tmp_path):
+    program = tmp_path / "unguarded.py"
+    program.write_text(
+        "import prep\n"
+        "@prep.builder('lines')\n"
+        "def lines(source):\n"
+        "    yield {'x': 1}\n"
+        f"prep.build(lines, sources={{'train': {[str(path) for path in sorted(texts.iterdir())]!r}}}, workers=2, start_method='spawn', catalog={str(own)!r})\n"
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0 and "__main__" in done.stderr
