@@ -149,7 +149,6 @@ class Raised:
 
 def start(context: Any, target: Callable[..., None], arguments: tuple[Any, ...], name: str) -> tuple[Any, socket.socket]:
     """A process that runs `target(link, link_of_main, *arguments)`, and this side of its sockets. Call it inside of `starting`."""
-    refuse_while_main_is_imported()
     ours, theirs = socket.socketpair()
     try:
         forked = context.get_start_method() == "fork"

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 
 import numpy
 import pytest
@@ -191,7 +192,10 @@ def test_a_child_of_a_fork_has_workers_of_its_own():
     pool = FunctionPool(FUNCTIONS, 1, "fork")
     [own] = pool.call(PROCESS, [0])
     read, write = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        # JAX, which other tests import, warns of its threads.
+        warnings.simplefilter("ignore")
+        child = os.fork()
     if child == 0:
         try:
             os.write(write, str(pool.call(PROCESS, [0])[0]).encode())
