@@ -13,6 +13,7 @@ import warnings
 
 import numpy
 import pytest
+from conftest import started_as_from_a_terminal
 
 import prep
 from prep._pool import CallError, FunctionPool, LocalCalls
@@ -240,7 +241,7 @@ def test_workers_end_with_the_program(method, end, tmp_path):
             """
         )
     )
-    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with started_as_from_a_terminal(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         running.stdout.readline()
         workers = [int(pid) for pid in running.stdout.readline().split()]
         assert len(workers) >= 2
