@@ -253,7 +253,7 @@ def build(
         from prep._processes import refuse_while_main_is_imported
 
         refuse_while_main_is_imported()
-        if sources is None or from_:
+        if not isinstance(sources, Mapping) or from_:
             raise InvalidError(f"{recipe!r} takes `sources`: for each split its files")
         spec = recipe.spec(sources)
         return _core.build_code(
@@ -402,7 +402,11 @@ def convert(
     """
     if shards is not None and max_shard_size is not None:
         raise InvalidError("`shards` and `max_shard_size` both say how many shards there are: give one of them")
-    places = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
+    places = [inputs] if isinstance(inputs, (str, os.PathLike)) else [*inputs]
+    if not places:
+        raise InvalidError("`inputs` is empty: name files or folders")
+    if not isinstance(rename, (Mapping, type(None))):
+        raise TypeError(f"`rename` is {rename!r}, wanted a dict of old names to new ones")
     words = {
         "name": name,
         "shards": None if shards is None else str(shards),
@@ -526,7 +530,7 @@ def write(
         description=description,
         citation=citation,
         licence=licence,
-        urls=[*urls],
+        urls=_writing.listed(urls),
         supervised_keys=supervised_keys,
         options=options,
         splits=[*of_split],

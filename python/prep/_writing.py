@@ -178,11 +178,16 @@ def builder(
         "description": description,
         "citation": citation,
         "licence": licence,
-        "urls": [*urls],
+        "urls": listed(urls),
         "supervised_keys": supervised_keys,
         "options": options,
     }
     return lambda function: Builder(function, name, version, fields)
+
+
+def listed(texts: Sequence[str]) -> list[str]:
+    """Several texts, or one."""
+    return [texts] if isinstance(texts, str) else [*texts]
 
 
 def places_of(sources: Mapping[str, PathLike | Sequence[PathLike]]) -> list[tuple[int, str]]:

@@ -729,3 +729,15 @@ def test_a_main_program_without_a_guard_is_told_so(own, texts, tmp_path):
     )
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120)
     assert done.returncode != 0 and "__main__" in done.stderr
+
+
+def test_one_text_is_a_list_of_one_and_other_shapes_are_told(own, tmp_path):
+    outcome = prep.write("numbers", [{"x": 1}], urls="http://example.org", catalog=own)
+    described = json.loads((pathlib.Path(outcome["path"]) / "dataset_info.json").read_text())
+    assert described["location"]["urls"] == ["http://example.org"]
+    with pytest.raises(InvalidError, match="`inputs` is empty"):
+        prep.convert([], tmp_path / "out")
+    with pytest.raises(TypeError, match="`rename` is"):
+        prep.convert("a.tfrecord", tmp_path / "out", rename=["a"])
+    with pytest.raises(InvalidError, match="for each split its files"):
+        prep.build(lines, sources="x/*", catalog=own)
