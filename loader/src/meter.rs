@@ -4,7 +4,7 @@
 //! the thread: they are shared by all pipelines that are made of them, and so know of none.
 //!
 //! Elements are counted at each call. Clocks are looked at, and bytes counted, in the first tasks and then in one of [`SAMPLED`], whose times count so
-//! much the more: so the cost is below a hundredth of the work, also where an element takes a microsecond.
+//! much the more: so the cost stays small also where an element takes a microsecond.
 
 use std::cell::RefCell;
 use std::sync::Arc;

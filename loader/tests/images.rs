@@ -60,10 +60,7 @@ fn pictures(least: f64) -> MapDataset {
 #[test]
 fn batches_depend_on_neither_threads_nor_stops() {
     let dataset = pictures(0.08);
-    assert_eq!(
-        dataset.element_spec().to_string(),
-        "image: float32[?, 3, 16, 20]"
-    );
+    assert_eq!(dataset.element_spec().to_string(), "image: float32[?, 3, 16, 20]");
     let load = |threads, state: Option<PipelineState>| {
         let options = PipelineOptions::new().num_threads(threads).restore(state);
         dataset.load(options).unwrap()
