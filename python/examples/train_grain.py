@@ -1,7 +1,7 @@
 """Trains a classifier on Fashion-MNIST with Grain's `DataLoader`: with `import grain.python as grain` this is a program for Grain itself.
 
     prep build fashion_mnist
-    python train_grain.py --checkpoints /tmp/fashion --save-every 500
+    python train_grain.py --checkpoints fashion --save-every 500
     python train_grain.py --plot workers.png
 
 Needs jax, flax, optax, orbax-checkpoint and chex; the plot matplotlib, rotation scipy.

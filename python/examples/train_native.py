@@ -1,7 +1,7 @@
 """Trains the classifier of `train_grain.py` with `prep.MapDataset`: threads of Rust read and batch, Python functions run in workers.
 
     prep build fashion_mnist
-    python train_native.py --checkpoints /tmp/fashion --save-every 500
+    python train_native.py --checkpoints fashion --save-every 500
 
 The stream is the same for any number of threads and workers, and goes on from a checkpoint on any number of hosts. Batches are read ahead
 onto the devices, sharded over all of them. Needs jax, flax, optax, orbax-checkpoint and chex.

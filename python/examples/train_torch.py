@@ -1,7 +1,7 @@
 """Trains a classifier on Fashion-MNIST with PyTorch; `StatefulDataLoader` saves where the stream stands beside the model.
 
     prep build fashion_mnist
-    python train_torch.py --checkpoint /tmp/fashion.pt --save-every 500
+    python train_torch.py --checkpoint fashion.pt --save-every 500
     torchrun --nproc-per-node 2 train_torch.py
 
 Needs torch and torchdata.
