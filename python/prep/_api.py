@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, List, Literal, TypeAlias
+from typing import Any, List, Literal, TypeAlias, Union
 
 from prep import _core, _writing
 from prep._catalog import Catalog
@@ -21,7 +21,8 @@ from prep.errors import InvalidError
 
 _log = logging.getLogger("prep")
 
-Order: TypeAlias = Literal["prep", "grain", "source"]
+# Or `window:N`.
+Order: TypeAlias = Union[Literal["prep", "grain", "source"], str]
 
 
 def open(name: str, *, split: str = "train", catalog: str | os.PathLike[str] | None = None) -> Dataset:
@@ -100,7 +101,8 @@ def load(
         drop_remainder: Leaves out the last batch of an epoch where it is not full: all arrays have one shape then.
         shard_index: Which host this is, from 0.
         shard_count: Number of hosts.
-        order: `prep`, `grain` (`MapDataset.shuffle(seed)`, bit for bit) or `source` (no shuffle). Default: the state's, else `prep`.
+        order: `prep`, `grain` (`MapDataset.shuffle(seed)`, bit for bit), `source` (no shuffle), or `window:N`: windows of N records are shuffled, and
+            the records in each, so that near ones are read together, as object stores need. Default: the state's, else `prep`.
         num_threads: That read and decode; 0: in the caller's. Default: one per core.
         prefetch: Batches made ahead. Default: two a thread.
         prefetch_bytes: A limit beside that. Default: 256 MiB.

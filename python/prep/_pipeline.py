@@ -628,7 +628,7 @@ class MapDataset(_Base[T]):
 
         Args:
             seed: 0 to 2**64 - 1; below 2**32 with `order="grain"`. Default: derived from that of `seed`.
-            order: `prep` (ORDER.md, section 2), or `grain`: that of Grain's `shuffle` with the same seed.
+            order: `prep` (ORDER.md, section 2); `grain`: that of Grain's `shuffle` with the same seed; or `window:N`, as `prep.load` has it.
         """
         return self._then(_Stage("shuffle", (order, self._seed_or_default(seed, "shuffle"))))
 

@@ -345,3 +345,13 @@ def test_damaged_records_may_be_left_out(damaged_catalog):
     loader = prep.load("cifar10", batch_size=16, num_epochs=1, catalog=damaged_catalog, on_error="skip")
     rows = sum(len(batch["label"]) for batch in loader)
     assert 0 < loader.metrics()["skipped"] == 300 - rows
+
+
+def test_windows_are_an_order():
+    labels = [batch["label"].tolist() for batch in prep.load("cifar10", split="test", batch_size=60, seed=1, num_epochs=1, order="window:10")]
+    indices = [prep.open("cifar10", split="test")[index]["label"] for index in range(60)]
+    windows = [sorted(indices[start : start + 10]) for start in range(0, 60, 10)]
+    found = [sorted(labels[0][start : start + 10]) for start in range(0, 60, 10)]
+    assert sorted(found) == sorted(windows) and found != windows
+    with pytest.raises(prep.errors.InvalidError, match="window:N"):
+        prep.load("cifar10", batch_size=1, order="window:0")
